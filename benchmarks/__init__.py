@@ -1,0 +1,1 @@
+"""Measurements of the loop the user runs; each prints one JSON value."""

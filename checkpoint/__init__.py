@@ -1,0 +1,1 @@
+"""Pieces, row versions and recovery decisions on plain tensors and files. No Ray import."""

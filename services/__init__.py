@@ -1,0 +1,1 @@
+"""Everything that runs as a process: Ray actors, the keeper, the coordinator and the command line."""

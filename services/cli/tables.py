@@ -1,0 +1,112 @@
+"""The tables a command ends with: a run's summary and a placement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from services.cli.units import count, number, percentages, size
+from services.placement_report import PlacementReport
+from services.summary import Failure, Metrics, Phases, Summary
+
+_STATE_STYLE = {"SUCCEEDED": "bold green", "FAILED": "bold red", "CANCELLED": "bold yellow"}
+
+
+def summary_view(summary: Summary) -> RenderableType:
+    """Quality, samples, speed, phases and failures of a finished run."""
+    return Group(*_summary_parts(summary))
+
+
+def placement_view(report: PlacementReport) -> RenderableType:
+    """Every table's placement and memory, then every node's memory against its budget."""
+    tables = _table("table", "rows", "dim", "placement", "shards", "memory", left=(0, 3, 4))
+    for table in report.tables:
+        shards = ", ".join(map(str, table.shard_ids))
+        cells = (table.table, count(table.rows), str(table.dim), table.placement, shards, size(table.total_bytes))
+        tables.add_row(*cells)
+    rows = sum(table.rows for table in report.tables)
+    tables.add_section()
+    tables.add_row("total", count(rows), "", "", "", size(report.total_bytes))
+    nodes = _table("node", "shards", "rows", "needed", "budget", "used", left=(0, 1))
+    for node in report.nodes:
+        used = node.needed_bytes / node.budget_bytes
+        style = "" if node.needed_bytes <= node.budget_bytes else "bold red"
+        shards = ", ".join(map(str, node.shard_ids))
+        memory = (size(node.needed_bytes), size(node.budget_bytes), f"{used:.1%}")
+        nodes.add_row(node.node, shards, count(node.rows), *memory, style=style)
+    return Group(tables, nodes)
+
+
+def _summary_parts(summary: Summary) -> Iterator[RenderableType]:
+    yield Text.assemble("run ", (summary.run, "bold"), "  ", (summary.state, _STATE_STYLE[summary.state]))
+    if summary.error:
+        yield Text(summary.error, style="red")
+    if summary.metrics:
+        yield _quality(summary, summary.metrics)
+    yield _facts(summary)
+    if summary.phases_s:
+        yield _phases(summary.phases_s)
+    if summary.failures:
+        yield _failures(summary.failures)
+
+
+def _quality(summary: Summary, metrics: Metrics) -> Table:
+    table = _table("quality", "AUC", "NE", "logloss", "accuracy", "calibration", "eval samples")
+    table.add_row("final", *_metric_cells(metrics))
+    if summary.best:
+        table.add_row(f"best, at {count(summary.best.at_samples)} samples", *_metric_cells(summary.best))
+    if metrics.progressive_logloss is not None:
+        table.add_row("progressive (training rows)", "", "", number(metrics.progressive_logloss), "", "", "")
+    return table
+
+
+def _metric_cells(metrics: Metrics) -> list[str]:
+    figures = (metrics.auc, metrics.ne, metrics.logloss, metrics.accuracy, metrics.calibration)
+    return [*map(number, figures), count(metrics.eval_samples)]
+
+
+def _facts(summary: Summary) -> Table:
+    samples = summary.samples
+    extra = [f"{count(samples.repeated)} repeated", f"{count(samples.lost)} lost", f"{count(samples.skipped)} skipped"]
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row("samples", f"{count(samples.trained)} trained, {', '.join(extra)}")
+    facts.add_row("rejected lines", count(samples.rejected_lines))
+    facts.add_row("throughput", f"{count(summary.throughput_samples_per_s)} samples/s (steady state)")
+    facts.add_row("wall time", f"{summary.wall_s:.1f} s, of which start-up {summary.startup_s:.1f} s")
+    if summary.sync and summary.sync.mode != "none":
+        sync = summary.sync
+        gap = number(sync.avg_gap, 1)
+        facts.add_row("sync", f"{sync.mode} {sync.algorithm}, {count(sync.syncs)} syncs, {gap} iterations apart")
+    return facts
+
+
+def _phases(phases: Phases) -> Table:
+    seconds: dict[str, float] = phases.model_dump()
+    shares = percentages(seconds)
+    table = _table("phase", "seconds", "share")
+    for name, value in seconds.items():
+        table.add_row(name.replace("_", " "), f"{value:.1f}", f"{shares[name]:.1f} %")
+    table.add_section()
+    table.add_row("all threads", f"{sum(seconds.values()):.1f}", f"{sum(shares.values()):.1f} %")
+    return table
+
+
+def _failures(failures: tuple[Failure, ...]) -> Table:
+    table = _table(
+        "failure", "cause", "at samples", "recovery", "detect", "reschedule", "load", "replay", "PLS", left=(0, 1)
+    )
+    for failure in failures:
+        seconds = (failure.detect_s, failure.reschedule_s, failure.load_s, failure.replay_s)
+        cells = (f"{failure.role} {failure.index}", failure.cause, count(failure.at_samples), failure.mode)
+        table.add_row(*cells, *(f"{value:.2f} s" for value in seconds), f"{failure.pls:.4%}")
+    return table
+
+
+def _table(*columns: str, left: tuple[int, ...] = (0,)) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index in left else "right", no_wrap=index == 0)
+    return table

@@ -1,0 +1,1 @@
+"""The actor that owns a run: work, placement, supervision, summary."""

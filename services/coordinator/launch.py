@@ -1,0 +1,119 @@
+"""Creates role actors on chosen nodes, and ends them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from services.coordinator.directory import Directory, Entry
+from services.coordinator.nodes import Assignment
+from services.identity import Role
+from services.keeper import Keeper
+from services.shard.actor import EmbeddingShard
+from services.sync_server import SyncServer
+from services.trainer.actor import Trainer
+
+NAMESPACE = "penumbra"
+_KILL_TIMEOUT_S = 15.0
+_GRACE_S = 1.0
+
+
+class Launcher:
+    """Starts actors for one run; each gets a fresh generation from the directory and its node's keeper."""
+
+    def __init__(
+        self, run_id: str, coordinator: Any, directory: Directory, heartbeat_s: float, lease_s: float
+    ) -> None:
+        self._run_id, self._coordinator, self._directory = run_id, coordinator, directory
+        self._timings = (heartbeat_s, lease_s)
+        self._keepers: dict[str, tuple[str, Any]] = {}
+
+    def keeper(self, index: int, node_id: str) -> Entry:
+        """The node's keeper; its socket name carries the run, so that several runs share a node."""
+        address = self._directory.next_address("keeper", index)
+        name = f"{self._run_id}/{address}"
+        actor = self._options(Keeper, str(address), node_id, 0.0).remote(
+            address, name, self._coordinator, *self._timings
+        )
+        self._keepers[node_id] = (name, actor)
+        return self._enter(Entry(address, actor, node_id))
+
+    def role(self, role: Role, index: int, node_id: str, cpus: float) -> Entry:
+        """A shard, trainer or sync server, idle until it is given its work."""
+        kind = {"shard": EmbeddingShard, "trainer": Trainer, "sync_server": SyncServer}[role]
+        address = self._directory.next_address(role, index)
+        actor = self._options(kind, str(address), node_id, cpus).remote(
+            address, self.keeper_name(node_id), self._coordinator, *self._timings
+        )
+        return self._enter(Entry(address, actor, node_id))
+
+    def keeper_name(self, node_id: str) -> str:
+        """Socket name of a node's keeper."""
+        return self._keepers[node_id][0]
+
+    def shared_keeper(self, node_id: str, other_node_id: str) -> str | None:
+        """The keeper two actors share, or ``None`` when they are on different nodes."""
+        return self.keeper_name(node_id) if node_id == other_node_id else None
+
+    def release_memory(self, node_id: str, prefix: str) -> None:
+        """Let the node's keeper drop regions (slabs of a dead trainer)."""
+        self._keepers[node_id][1].release.remote(prefix)
+
+    def confirm_dead(self, entry: Entry) -> None:
+        """Have the node's keeper kill the process and see it dead: only then may anybody adopt its memory."""
+        if entry.process is not None and entry.address.role != "keeper":
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.get(self._keepers[entry.node_id][1].kill.remote(entry.process), timeout=_KILL_TIMEOUT_S)
+
+    def end_all(self) -> None:
+        """End every actor of the run, keepers last; processes that do not react (stopped ones) are killed by pid."""
+        entries = self._directory.all()
+        workers = [entry for entry in entries if entry.address.role != "keeper"]
+        _end(workers)
+        kills = [
+            self._keepers[entry.node_id][1].kill.remote(entry.process, _GRACE_S)
+            for entry in workers
+            if entry.process is not None
+        ]
+        if kills:
+            ray.wait(kills, num_returns=len(kills), timeout=_KILL_TIMEOUT_S)
+        _end([entry for entry in entries if entry.address.role == "keeper"])
+        for entry in entries:
+            self._directory.remove(entry.address)
+
+    def _options(self, kind: Any, name: str, node_id: str, cpus: float) -> Any:
+        return kind.options(
+            name=f"{self._run_id}/{name}",
+            namespace=NAMESPACE,
+            lifetime="detached",
+            num_cpus=cpus,
+            # Soft: a node that died since it was chosen must not leave the actor pending for ever.
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=True),
+        )
+
+    def _enter(self, entry: Entry) -> Entry:
+        self._directory.put(entry)
+        return entry
+
+
+def start_all(launcher: Launcher, assignment: Assignment, shard_cpus: float, trainer_cpus: float, sync: bool) -> None:
+    """Start every actor of the run at once: their imports, the long part, then overlap."""
+    used = {*assignment.shards, *assignment.trainers, assignment.sync_server}
+    for index in sorted(used):
+        launcher.keeper(index, assignment.nodes[index].node_id)
+    for shard_id, node in enumerate(assignment.shards):
+        launcher.role("shard", shard_id, assignment.nodes[node].node_id, shard_cpus)
+    for trainer_id, node in enumerate(assignment.trainers):
+        launcher.role("trainer", trainer_id, assignment.nodes[node].node_id, trainer_cpus)
+    if sync:
+        launcher.role("sync_server", 0, assignment.nodes[assignment.sync_server].node_id, 0.0)
+
+
+def _end(entries: Sequence[Entry]) -> None:
+    for entry in entries:
+        with contextlib.suppress(ray.exceptions.RayError, ValueError):
+            ray.kill(entry.actor)

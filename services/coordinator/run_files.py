@@ -1,0 +1,39 @@
+"""The files of a run directory that grow while it runs: events, metrics, rejected lines."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from trainer.data.block import RejectedLine
+
+
+class RunFiles:
+    """Appends one JSON object a line; thread-safe."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = Path(directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / "checkpoints").mkdir(exist_ok=True)
+        self._lock = threading.Lock()
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """One line of ``events.jsonl``."""
+        self._append("events.jsonl", [{"time": time.time(), "kind": kind, **fields}])
+
+    def metrics(self, **fields: Any) -> None:
+        """One line of ``metrics.jsonl``."""
+        self._append("metrics.jsonl", [{"time": time.time(), **fields}])
+
+    def rejected(self, lines: Iterable[RejectedLine]) -> None:
+        """Bad input lines to ``rejected.jsonl``."""
+        self._append("rejected.jsonl", [line._asdict() for line in lines])
+
+    def _append(self, name: str, records: list[dict[str, Any]]) -> None:
+        text = "".join(json.dumps(record, default=str) + "\n" for record in records)
+        with self._lock, open(self.directory / name, "a", encoding="utf-8") as file:
+            file.write(text)

@@ -1,0 +1,164 @@
+"""From settings to a run that is ready to train: data, placement, rows, replicas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from checkpoint.piece import Piece
+from services.config import RunConfig
+from services.coordinator.directory import Directory
+from services.coordinator.launch import Launcher
+from services.coordinator.nodes import Assignment, budgets
+from services.memory.process import ProcessIdentity
+from services.placement.planner import plan_placement
+from services.placement.tables import TableSpec
+from services.placement_report import PlacementReport, placement_report
+from services.shard.memory import ShardSpec
+from services.trainer.spec import TrainerSpec
+from services.transport.messages import to_array
+from services.transport.routing import order_pieces
+from services.transport.shard_client import ShardTarget
+from trainer.data.dataset import Dataset, SplitPlan
+from trainer.data.encoder import FeatureEncoders
+from trainer.dlrm import build_dense
+from trainer.flat_parameters import FlatLayout
+
+_STREAMS = 1024
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """The data of a run, cut into splits, with its encoders."""
+
+    dataset: Dataset
+    plan: SplitPlan
+    encoders: FeatureEncoders
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """One table a sparse feature, in feature order."""
+        return tuple(feature.name for feature in self.dataset.schema.sparse)
+
+
+@dataclass(frozen=True)
+class PlacedTables:
+    """Which shard owns what, each shard's pieces in the order it keeps them."""
+
+    rows: dict[str, int]
+    dim: int
+    pieces: tuple[tuple[Piece, ...], ...]
+    report: PlacementReport
+
+
+def place_tables(config: RunConfig, rows: dict[str, int], assignment: Assignment) -> PlacedTables:
+    """Ask the planner; nothing is allocated yet.
+
+    Raises:
+        PlacementError: the tables do not fit the nodes' budgets.
+    """
+    tables = list(rows)
+    placement = plan_placement(
+        [TableSpec(table, rows[table], config.model.embedding_dim) for table in tables],
+        config.embedding,
+        assignment.shards_per_node,
+        budgets(assignment, config.cluster.memory_budget_bytes),
+    )
+    pieces = tuple(order_pieces(placement.pieces[shard_id], tables, rows) for shard_id in sorted(placement.pieces))
+    report = placement_report(placement, [node.name for node in assignment.nodes], assignment.shards_per_node)
+    return PlacedTables(rows, config.model.embedding_dim, pieces, report)
+
+
+class RunSetup:
+    """Gives the started actors their work."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run_id: str,
+        directory: Directory,
+        launcher: Launcher,
+        data: PreparedData,
+        placed: PlacedTables,
+        total_samples: int,
+    ) -> None:
+        self._config, self._run_id = config, run_id
+        self._directory, self._launcher = directory, launcher
+        self._data, self._placed, self._total = data, placed, total_samples
+        self._dataset_ref, self._encoders_ref = ray.put(data.dataset), ray.put(data.encoders)
+        self._timeout_s = config.failure.startup_timeout_s
+
+    def load_shards_and_center(self) -> None:
+        """Create and initialize rows on every shard, and the centre on the sync server."""
+        for entry in self._directory.all("keeper"):  # everybody's memory comes from them
+            entry.process = ProcessIdentity(*ray.get(entry.actor.identity.remote(), timeout=self._timeout_s))
+        calls: list[tuple[Any, Any]] = []
+        streams = max(_STREAMS, self._config.cluster.trainers * self._config.train.hogwild_threads)
+        for entry in self._directory.all("shard"):
+            spec = ShardSpec(
+                run=self._run_id,
+                shard_id=entry.address.index,
+                pieces=self._placed.pieces[entry.address.index],
+                table_rows=self._placed.rows,
+                table_dims=dict.fromkeys(self._placed.rows, self._placed.dim),
+                optimizer=self._config.embedding.optimizer,
+                eps=self._config.embedding.eps,
+                seed=self._config.seed,
+                streams=streams,
+            )
+            calls.append((entry, entry.actor.load.remote(spec)))
+        for entry in self._directory.all("sync_server"):
+            calls.append((entry, entry.actor.load.remote(self._initial_weights(), self._config.sync.alpha)))
+        for entry, call in calls:
+            entry.process = ProcessIdentity(*ray.get(call, timeout=self._timeout_s))
+
+    def start_setup(self, trainer_id: int) -> Any:
+        """Begin the set-up of a trainer's current incarnation; returns the call to wait for."""
+        entry = self._directory.get("trainer", trainer_id)
+        assert entry is not None
+        return entry.actor.setup.remote(self._trainer_spec(entry.node_id), self._dataset_ref, self._encoders_ref)
+
+    def setup_trainer(self, trainer_id: int, call: Any) -> None:
+        """Wait until the trainer is ready to run."""
+        entry = self._directory.get("trainer", trainer_id)
+        assert entry is not None
+        entry.process = ProcessIdentity(*ray.get(call, timeout=self._timeout_s))
+
+    def _trainer_spec(self, node_id: str) -> TrainerSpec:
+        transport = self._config.cluster.transport
+        targets = tuple(
+            ShardTarget(
+                entry.address,
+                entry.actor,
+                None if transport == "object" else self._launcher.shared_keeper(entry.node_id, node_id),
+            )
+            for entry in self._directory.all("shard")
+        )
+        if transport == "slab" and any(target.keeper is None for target in targets):
+            raise ValueError(
+                "cluster.transport=slab needs trainers and shards on one node; use auto (Ray objects across nodes)"
+            )
+        server = self._directory.get("sync_server", 0)
+        return TrainerSpec(
+            config=self._config,
+            dense_features=len(self._data.dataset.schema.dense),
+            tables=self._data.tables,
+            table_rows=self._placed.rows,
+            pieces=self._placed.pieces,
+            targets=targets,
+            total_samples=self._total,
+            sync_server=server.actor if server else None,
+            sync_keeper=self._launcher.shared_keeper(server.node_id, node_id) if server else None,
+        )
+
+    def _initial_weights(self) -> Any:
+        import torch
+
+        schema = self._data.dataset.schema
+        module = build_dense(self._config.model, len(schema.dense), len(schema.sparse), self._config.seed)
+        layout = FlatLayout.of(module)
+        flat = torch.zeros(layout.numel)
+        layout.copy_from(module, flat)
+        return to_array(flat)

@@ -1,0 +1,99 @@
+"""From a run's totals to its summary."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from services.config import RunConfig
+from services.coordinator.accounts import Accounts, Evaluation
+from services.coordinator.work_queue import RowCounts
+from services.summary import BestMetrics, Failure, Metrics, Phases, Precision, Samples, State, Summary, SyncSummary
+
+_PACKAGES = ("penumbra-train", "torch", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu", "ray", "numpy", "pyarrow")
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the run stands on, and the git commit it ran from where there is one."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    if git.returncode == 0:
+        found["git_commit"] = git.stdout.strip()
+    return found
+
+
+def summarize(
+    config: RunConfig,
+    state: State,
+    error: str | None,
+    *,
+    counts: RowCounts,
+    accounts: Accounts | None,
+    samples_applied: int,
+    started_s: float,
+    ended_s: float,
+    trainer_stats: Sequence[Mapping[str, Any]],
+    failures: Sequence[Failure],
+) -> Summary:
+    """Build the summary; parts that never came to be stay null.
+
+    Args:
+        counts: rows by outcome.
+        accounts: quality and speed; ``None`` when the run ended before any.
+        samples_applied: samples whose push the shards applied: what exceeds ``counts.trained`` was trained twice.
+        trainer_stats: last counters of every incarnation of every trainer.
+    """
+    phases: dict[str, float] = {}
+    for stats in trainer_stats:
+        for phase, seconds in stats.get("phases", {}).items():
+            phases[phase] = phases.get(phase, 0.0) + seconds
+    steps = sum(stats.get("steps", 0) for stats in trainer_stats)
+    syncs = sum(stats.get("syncs", 0) for stats in trainer_stats)
+    synchronized = config.sync.mode != "none" and config.cluster.trainers > 1
+    return Summary(
+        run=config.name,
+        state=state,
+        error=error,
+        samples=Samples(
+            trained=counts.trained,
+            repeated=max(0, samples_applied - counts.trained),
+            skipped=counts.skipped,
+            rejected_lines=len(accounts.bad_lines) if accounts else 0,
+        ),
+        wall_s=ended_s - started_s,
+        startup_s=(accounts.first_step_s - started_s) if accounts and accounts.first_step_s else 0.0,
+        throughput_samples_per_s=accounts.throughput if accounts else 0.0,
+        phases_s=Phases(**phases) if phases else None,
+        metrics=_metrics(accounts) if accounts else None,
+        best=_best(accounts.best) if accounts and accounts.best else None,
+        sync=SyncSummary(
+            mode=config.sync.mode if synchronized else "none",
+            algorithm=config.sync.algorithm if synchronized else None,
+            syncs=syncs,
+            avg_gap=steps / syncs if syncs else None,
+            elp=config.train.batch_size * config.train.hogwild_threads * config.cluster.trainers,
+            worker_stall_s=sum(stats.get("sync_stall_s", 0.0) for stats in trainer_stats),
+        ),
+        failures=tuple(failures),
+        precision=Precision(recipe=config.train.precision),
+        versions=versions(),
+    )
+
+
+def _metrics(accounts: Accounts) -> Metrics | None:
+    progressive = accounts.loss.logloss
+    if not accounts.evaluations:
+        return None if progressive is None else Metrics(progressive_logloss=progressive)
+    return Metrics(**accounts.evaluations[-1].metrics.summary(), progressive_logloss=progressive)
+
+
+def _best(best: Evaluation) -> BestMetrics:
+    return BestMetrics(**best.metrics.summary(), at_samples=best.at_samples)

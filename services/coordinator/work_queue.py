@@ -1,0 +1,175 @@
+"""The queue of splits: what is leased to whom, what was committed, what must be trained again. Pure; not thread-safe."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from trainer.data.split import Lease, Purpose, Split
+from trainer.ledger import Commit
+
+Range = tuple[int, int]
+
+
+class AccountingError(RuntimeError):
+    """A commit does not fit the lease it names: rows would be counted twice or not at all."""
+
+
+@dataclass(slots=True)
+class RowCounts:
+    """Rows by outcome; each leased row ends in exactly one of them, once an epoch."""
+
+    trained: int = 0
+    skipped: int = 0
+    rejected: int = 0
+    evaluated: int = 0
+
+
+@dataclass(slots=True)
+class _Stage:
+    """Splits that may be worked on together; the next stage starts when every row of this one is committed."""
+
+    purpose: Purpose
+    epoch: int
+    todo: deque[tuple[Split, int, tuple[Range, ...]]] = field(default_factory=deque)
+
+
+@dataclass(slots=True)
+class _Open:
+    trainer_id: int
+    purpose: Purpose
+    epoch: int
+    split: Split
+    remaining: list[Range]
+
+
+class WorkQueue:
+    """Leases splits of one stage after another: training (all epochs), with evaluations in between and at the end."""
+
+    def __init__(
+        self, train: Sequence[Split], evaluation: Sequence[Split], epochs: int, eval_every_samples: int | None
+    ) -> None:
+        self.counts = RowCounts()
+        self._trained_by: dict[int, int] = {}
+        self._open: dict[int, _Open] = {}
+        self._next_lease = 0
+        self._stages = deque(_stages(train, evaluation, epochs, eval_every_samples))
+        self._total_rows = epochs * sum(split.rows for split in train)
+
+    @property
+    def total_rows(self) -> int:
+        """Input rows of training work, all epochs."""
+        return self._total_rows
+
+    @property
+    def stage(self) -> tuple[Purpose, int] | None:
+        """Purpose and epoch (evaluation round) of the work that is leased now; ``None`` when all is done."""
+        return (self._stages[0].purpose, self._stages[0].epoch) if self._stages else None
+
+    @property
+    def done(self) -> bool:
+        """Every row of every stage is committed."""
+        return not self._stages
+
+    def path_of(self, lease_id: int) -> str:
+        """File of an open lease."""
+        return self._open[lease_id].split.path
+
+    def trained_by_others(self, trainer_id: int) -> int:
+        """Samples that the other trainers (and this one's former generations' peers) have committed."""
+        return self.counts.trained - self._trained_by.get(trainer_id, 0)
+
+    def lease(self, trainer_id: int) -> Lease | Literal["wait", "done"]:
+        """Work for a trainer; ``wait`` while rows of the stage are still out with somebody."""
+        if not self._stages:
+            return "done"
+        stage = self._stages[0]
+        if not stage.todo:
+            return "wait"
+        split, epoch, ranges = stage.todo.popleft()
+        lease_id = self._next_lease
+        self._next_lease += 1
+        self._open[lease_id] = _Open(trainer_id, stage.purpose, epoch, split, list(ranges))
+        return Lease(lease_id, split, epoch, stage.purpose, ranges)
+
+    def commit(self, trainer_id: int, commits: Iterable[Commit]) -> None:
+        """Account rows as done.
+
+        Raises:
+            AccountingError: the lease is not this trainer's, or rows were committed before.
+        """
+        for commit in commits:
+            lease = self._open.get(commit.lease_id)
+            if lease is None or lease.trainer_id != trainer_id:
+                raise AccountingError(f"trainer {trainer_id} commits rows of lease {commit.lease_id}, which it lacks")
+            lease.remaining = _without(lease.remaining, (commit.start, commit.end), lease.split.path)
+            self._count(trainer_id, lease.purpose, commit)
+            if not lease.remaining:
+                del self._open[commit.lease_id]
+        self._advance()
+
+    def requeue(self, trainer_id: int) -> int:
+        """A trainer died: its uncommitted rows go first in the queue again; returns how many."""
+        rows = 0
+        for lease_id in sorted((i for i, lease in self._open.items() if lease.trainer_id == trainer_id), reverse=True):
+            lease = self._open.pop(lease_id)
+            self._stages[0].todo.appendleft((lease.split, lease.epoch, tuple(lease.remaining)))
+            rows += sum(end - start for start, end in lease.remaining)
+        return rows
+
+    def _count(self, trainer_id: int, purpose: Purpose, commit: Commit) -> None:
+        counts = self.counts
+        counts.rejected += commit.end - commit.start - commit.rows
+        if purpose == "eval":
+            counts.evaluated += commit.rows
+        elif commit.skipped:
+            counts.skipped += commit.rows
+        else:
+            counts.trained += commit.rows
+            self._trained_by[trainer_id] = self._trained_by.get(trainer_id, 0) + commit.rows
+
+    def _advance(self) -> None:
+        while self._stages and not self._stages[0].todo and not self._open:
+            self._stages.popleft()
+
+
+def _stages(
+    train: Sequence[Split], evaluation: Sequence[Split], epochs: int, eval_every_samples: int | None
+) -> list[_Stage]:
+    stages: list[_Stage] = []
+    current, rows, rounds = _Stage("train", 1), 0, 0
+
+    def close() -> None:
+        nonlocal current, rows, rounds
+        if current.todo:
+            stages.append(current)
+        if evaluation:
+            rounds += 1
+            stages.append(_Stage("eval", rounds, deque(_whole(split, rounds) for split in evaluation)))
+        current, rows = _Stage("train", current.epoch), 0
+
+    for epoch in range(1, epochs + 1):
+        for split in train:
+            if eval_every_samples is not None and evaluation and rows >= eval_every_samples:
+                close()
+            current.todo.append(_whole(split, epoch))
+            current.epoch = epoch
+            rows += split.rows
+    close()
+    return stages
+
+
+def _whole(split: Split, epoch: int) -> tuple[Split, int, tuple[Range, ...]]:
+    return split, epoch, ((split.row_start, split.row_end),)
+
+
+def _without(ranges: list[Range], taken: Range, path: str) -> list[Range]:
+    """``ranges`` less ``taken``, which must lie inside one of them."""
+    start, end = taken
+    for position, (low, high) in enumerate(ranges):
+        if low <= start < end <= high:
+            rest = [part for part in ((low, start), (end, high)) if part[0] < part[1]]
+            return ranges[:position] + rest + ranges[position + 1 :]
+    raise AccountingError(f"{path}: rows [{start}, {end}) were committed before or never leased (open: {ranges})")

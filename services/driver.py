@@ -1,0 +1,135 @@
+"""What ``penumbra train`` does: start a coordinator, watch it, and leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from services.config import RunConfig
+from services.config_file import dump_config
+from services.paths import absolute
+from services.placement_report import PlacementReport
+from services.progress import Progress
+from services.ray_session import ray_session
+from services.run_directory import fresh_run_directory
+from services.summary import Summary
+
+_POLL_S = 0.5
+_CALL_TIMEOUT_S = 10.0
+_END_S = 60.0
+
+
+def run(config: RunConfig, on_progress: Callable[[Progress], None] = lambda _: None) -> Summary:
+    """Run a whole training; returns its summary, also when it failed or was cancelled.
+
+    Ctrl-C and SIGTERM stop it cleanly (state CANCELLED); a second Ctrl-C does not wait for that.
+    """
+    started_s = time.time()
+    config = absolute(config)
+    directory = fresh_run_directory(config)
+    (directory / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+    on_progress(Progress(state="STARTING", stage="starting Ray"))
+    with _interrupts() as interrupted, ray_session(config):
+        summary = _supervise(config, directory, started_s, on_progress, interrupted)
+    if not (directory / "summary.json").exists():  # the coordinator could not write it
+        summary.write(directory / "summary.json")
+    return summary
+
+
+def plan(config: RunConfig) -> PlacementReport:
+    """Where every table would go, on this machine or the cluster the settings name; nothing is started."""
+    import ray
+
+    from services.coordinator.data import prepare_data
+    from services.coordinator.nodes import alive_nodes, assign
+    from services.coordinator.setup import place_tables
+
+    config = absolute(config)
+    with ray_session(config):
+        cluster = config.cluster
+        nodes = alive_nodes(ray.nodes(), {})
+        first = ray.get_runtime_context().get_node_id()
+        assignment = assign(nodes, first, cluster.shards, cluster.trainers, 0.0, 0.0)
+        return place_tables(config, prepare_data(config, None).encoders.rows, assignment).report
+
+
+def _supervise(
+    config: RunConfig,
+    directory: Path,
+    started_s: float,
+    on_progress: Callable[[Progress], None],
+    interrupted: threading.Event,
+) -> Summary:
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from services.coordinator.actor import Coordinator
+    from services.coordinator.launch import NAMESPACE
+
+    node_id = ray.get_runtime_context().get_node_id()
+    run_id = f"{config.name}-{uuid.uuid4().hex[:8]}"
+    kind: Any = Coordinator  # the run directory is on this machine, so the coordinator is too
+    coordinator = kind.options(
+        name=f"{run_id}/coordinator",
+        namespace=NAMESPACE,
+        lifetime="detached",
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=True),
+    ).remote()
+    try:
+        call = coordinator.run.remote(config, str(directory), run_id, node_id, started_s)
+        text = _wait(coordinator, call, on_progress, interrupted)
+        return Summary.model_validate_json(text)
+    except ray.exceptions.RayError as error:
+        cause = f"the coordinator died ({type(error).__name__}); its actors leave by themselves"
+        return Summary(run=config.name, state="FAILED", error=cause, wall_s=time.time() - started_s)
+    finally:
+        with contextlib.suppress(ray.exceptions.RayError, ValueError):
+            ray.kill(coordinator, no_restart=True)
+
+
+def _wait(
+    coordinator: Any, call: Any, on_progress: Callable[[Progress], None], interrupted: threading.Event
+) -> str:
+    import ray
+
+    cancelled_s: float | None = None
+    while True:
+        done, _ = ray.wait([call], timeout=_POLL_S)
+        if done:
+            text: str = ray.get(call)
+            return text
+        if interrupted.is_set() and cancelled_s is None:
+            cancelled_s = time.monotonic()
+            ray.get(coordinator.cancel.remote("interrupted"), timeout=_CALL_TIMEOUT_S)
+        if cancelled_s is not None and time.monotonic() - cancelled_s > _END_S:
+            raise ray.exceptions.GetTimeoutError(f"the coordinator did not stop within {_END_S:g} s")
+        with contextlib.suppress(ray.exceptions.GetTimeoutError):  # busy; a dead one raises from call
+            on_progress(ray.get(coordinator.progress.remote(), timeout=_CALL_TIMEOUT_S))
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """SIGINT and SIGTERM set an event; a second SIGINT raises KeyboardInterrupt as usual."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():  # signals belong to the main thread
+        yield event
+        return
+
+    def note(_number: int, _frame: Any) -> None:
+        if event.is_set():
+            raise KeyboardInterrupt
+        event.set()
+
+    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield event
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+

@@ -1,0 +1,96 @@
+"""The keeper's own part: named memfds, kept open so that their memory outlives the processes that use it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import threading
+from typing import Any
+
+from services.memory.descriptors import listen, receive_request, same_user, send_answer
+
+_IDLE_CONNECTION_S = 5.0
+
+
+class MemoryStore:
+    """Serves ``create``, ``open``, ``release`` and ``list`` for one node.
+
+    ``create`` refuses a name that exists: memory that may hold somebody's rows is never replaced silently.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._regions: dict[str, tuple[int, int]] = {}
+        self._lock = threading.Lock()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft < hard:  # one descriptor a region: slabs of many trainers pass the usual soft limit of 1024
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        self._socket = listen(name)
+        threading.Thread(target=self._serve, name="keeper-descriptors", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop serving and let go of all memory."""
+        self._socket.close()
+        with self._lock:
+            for fd, _nbytes in self._regions.values():
+                os.close(fd)
+            self._regions.clear()
+
+    def held_bytes(self) -> int:
+        """Bytes of all regions."""
+        with self._lock:
+            return sum(nbytes for _fd, nbytes in self._regions.values())
+
+    def release(self, prefix: str) -> int:
+        """Close every region whose name starts with ``prefix``; returns how many."""
+        with self._lock:
+            names = [name for name in self._regions if name.startswith(prefix)]
+            for name in names:
+                os.close(self._regions.pop(name)[0])
+        return len(names)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:  # closed
+                return
+            with connection, contextlib.suppress(OSError, ValueError):
+                connection.settimeout(_IDLE_CONNECTION_S)  # a stopped client must not block the others
+                if same_user(connection):
+                    answer, fd = self._handle(receive_request(connection))
+                    send_answer(connection, answer, fd)
+
+    def _handle(self, message: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
+        op, name = message.get("op"), str(message.get("name", ""))
+        try:
+            if op == "create":
+                return {"bytes": int(message["bytes"])}, self._create(name, int(message["bytes"]))
+            if op == "open":
+                with self._lock:
+                    if name not in self._regions:
+                        raise KeyError(f"keeper {self.name!r} holds no memory named {name!r}")
+                    fd, nbytes = self._regions[name]
+                return {"bytes": nbytes}, fd
+            if op == "release":
+                return {"released": self.release(name)}, None
+            if op == "list":
+                with self._lock:
+                    return {"regions": {key: nbytes for key, (_fd, nbytes) in self._regions.items()}}, None
+            raise ValueError(f"unknown request {op!r}")
+        except (KeyError, ValueError, OSError, MemoryError) as error:
+            return {"error": str(error.args[0]) if error.args else repr(error)}, None
+
+    def _create(self, name: str, nbytes: int) -> int:
+        with self._lock:
+            if name in self._regions:
+                raise ValueError(f"keeper {self.name!r} already holds memory named {name!r}")
+            fd = os.memfd_create(f"penumbra:{name}"[:200], os.MFD_CLOEXEC)
+            try:
+                os.ftruncate(fd, nbytes)
+            except OSError:
+                os.close(fd)
+                raise
+            self._regions[name] = (fd, nbytes)
+            return fd

@@ -1,0 +1,24 @@
+"""Paths as the person meant them: relative to where the command was typed, whatever an actor's working directory is."""
+
+from __future__ import annotations
+
+import os
+
+from services.config import RunConfig
+
+
+def absolute(config: RunConfig) -> RunConfig:
+    """``config`` with data and storage paths made absolute; URLs (``scheme://``) stay."""
+    data = config.data.model_copy(
+        update={
+            "train": _absolute(config.data.train),
+            "eval": None if config.data.eval is None else _absolute(config.data.eval),
+        }
+    )
+    return config.model_copy(update={"data": data, "storage_path": os.path.abspath(config.storage_path)})
+
+
+def _absolute(paths: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    if isinstance(paths, str):
+        return paths if "://" in paths else os.path.abspath(paths)
+    return tuple(path if "://" in path else os.path.abspath(path) for path in paths)

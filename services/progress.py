@@ -1,0 +1,38 @@
+"""What a running job tells the person who watches it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A snapshot, about one a second.
+
+    Attributes:
+        state: of the run, such as ``STARTING``, ``RUNNING``, ``STOPPING``.
+        stage: what is being done now, such as ``train epoch 1/2`` or ``evaluate``.
+        samples: trained so far, all epochs and trainers.
+        total_samples: to be trained in the whole run; 0 while unknown.
+        throughput_samples_per_s: recent.
+        loss: recent training logloss per sample, in nats.
+        ne: recent normalized entropy.
+        auc: of the last evaluation.
+        phases: shares of the worker threads' recent time, each 0 to 1.
+        trainers: alive now.
+        shards: alive now.
+        message: one line worth keeping on the screen, such as a failure or an evaluation.
+    """
+
+    state: str
+    stage: str
+    samples: int = 0
+    total_samples: int = 0
+    throughput_samples_per_s: float = 0.0
+    loss: float | None = None
+    ne: float | None = None
+    auc: float | None = None
+    phases: dict[str, float] = field(default_factory=dict)
+    trainers: int = 0
+    shards: int = 0
+    message: str | None = None

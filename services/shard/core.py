@@ -1,0 +1,102 @@
+"""What an embedding shard does, without the actor around it: lookups, numbered pushes, adoption."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from checkpoint.row_init import initial_rows
+from services.identity import Address
+from services.shard.memory import MarkedUpdate, ShardMemory, ShardSpec
+from services.shard.tbe import PieceTable
+
+SEQUENCE_BITS = 40
+"""A push number is (trainer generation << SEQUENCE_BITS) | count: a new trainer's pushes follow its predecessor's."""
+
+
+class ShardCore:
+    """Rows and optimizer state of one shard. Not thread-safe: the actor calls it from one thread."""
+
+    def __init__(self, memory: ShardMemory) -> None:
+        self.memory = memory
+        spec = memory.spec
+        self._table = PieceTable(spec.pieces, spec.optimizer, spec.eps, memory.arrays) if spec.pieces else None
+        self._ones = torch.zeros(0, dtype=torch.int64)
+
+    @classmethod
+    def create(cls, keeper: str, address: Address, spec: ShardSpec) -> ShardCore:
+        """Allocate and initialize: rows by (seed, table, row), so that every placement starts equal."""
+        memory = ShardMemory.create(keeper, address, spec)
+        start = 0
+        for piece in spec.pieces:
+            initial_rows(
+                spec.seed,
+                piece.table,
+                spec.table_rows[piece.table],
+                spec.table_dims[piece.table],
+                piece.row_start,
+                piece.row_end,
+                piece.col_start,
+                piece.col_end,
+                out=memory.weights[start : start + piece.numel].view(piece.rows, piece.dim).numpy(),
+            )
+            start += piece.numel
+        memory.region.mark_ready()
+        return cls(memory)
+
+    @classmethod
+    def adopt(cls, keeper: str, address: Address) -> tuple[ShardCore, MarkedUpdate | None]:
+        """Warm recovery: go on with the rows of the dead incarnation; tell which update it died in, if any."""
+        memory = ShardMemory.adopt(keeper, address)
+        marked = memory.marked_update()
+        memory.clear_mark()
+        return cls(memory), marked
+
+    @property
+    def total_dim(self) -> int:
+        """Columns ΣD of a pooled answer."""
+        return self._table.total_dim if self._table else 0
+
+    def unit_offsets(self, batch: int) -> Tensor:
+        """Offsets T·B+1 of a request with exactly one id everywhere (a view of a reused ``arange``)."""
+        count = batch * len(self.memory.spec.pieces) + 1
+        if self._ones.numel() < count:
+            self._ones = torch.arange(count, dtype=torch.int64)
+        return self._ones[:count]
+
+    def lookup(self, ids: Tensor, offsets: Tensor) -> Tensor:
+        """Pooled rows B×ΣD (float32) for piece-local ids L, offsets T·B+1.
+
+        Raises:
+            IdRangeError: an id lies outside its piece.
+        """
+        assert self._table is not None
+        self._table.check(ids, offsets)
+        self.memory.count_lookup()
+        return self._table.lookup(ids, offsets)
+
+    def push(
+        self, stream: int, sequence: int, grad: Tensor, ids: Tensor, offsets: Tensor, learning_rate: float
+    ) -> bool:
+        """Apply one numbered push exactly once; False when it (or a younger one of its stream) was applied before.
+
+        Args:
+            stream: which worker thread of which trainer numbers it.
+            sequence: number, growing within the stream.
+            grad: B×ΣD float32 gradient of the pooled rows.
+            ids: L piece-local ids.
+            offsets: T·B+1.
+            learning_rate: of this update.
+
+        Raises:
+            IdRangeError: an id lies outside its piece; nothing was written.
+        """
+        memory = self.memory
+        if sequence <= memory.last_applied(stream):
+            return False
+        assert self._table is not None
+        self._table.check(ids, offsets)
+        memory.begin_update(stream, sequence, ids, offsets)
+        self._table.update(grad, ids, offsets, learning_rate)
+        memory.end_update(stream, sequence, grad.shape[0])
+        return True

@@ -1,0 +1,29 @@
+"""What the coordinator tells a trainer about the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from checkpoint.piece import Piece
+from services.config import RunConfig
+from services.transport.shard_client import ShardTarget
+
+
+@dataclass(frozen=True)
+class TrainerSpec:
+    """Everything but data and encoders, which travel beside it (they can be large).
+
+    ``targets[i]`` and ``pieces[i]`` describe shard i. ``sync_server`` is ``None`` when replicas are not synchronized;
+    ``sync_keeper`` names the keeper when the server shares this trainer's node.
+    """
+
+    config: RunConfig
+    dense_features: int
+    tables: tuple[str, ...]
+    table_rows: dict[str, int]
+    pieces: tuple[tuple[Piece, ...], ...]
+    targets: tuple[ShardTarget, ...]
+    total_samples: int
+    sync_server: Any | None
+    sync_keeper: str | None

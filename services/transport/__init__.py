@@ -1,0 +1,1 @@
+"""How ids, pooled rows and gradients travel between a trainer and its embedding shards."""

@@ -1,0 +1,160 @@
+"""``EmbeddingClient`` of one worker thread over all shards: one small actor call per shard and step."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import ActorUnavailableError, RayActorError
+from torch import Tensor
+
+from services.identity import Address
+from services.shard.core import SEQUENCE_BITS
+from services.transport.messages import Sender
+from services.transport.routing import Router
+from services.transport.shard_client import LineSpec, ObjectLine, ShardLine, ShardTarget, SlabLine
+from trainer.data.batch import Batch
+
+
+class ShardUnavailableError(RuntimeError):
+    """A shard died or cannot be reached; what was in flight to it was not acknowledged."""
+
+    def __init__(self, shard: Address, cause: str) -> None:
+        super().__init__(f"{shard} is unavailable: {cause}")
+        self.shard, self.cause = shard, cause
+
+    def __reduce__(self) -> tuple[type[ShardUnavailableError], tuple[Address, str]]:
+        return type(self), (self.shard, self.cause)
+
+
+@dataclass(slots=True)
+class LookupTicket:
+    """One batch's requests, one per shard, and the calls that answer them (and acknowledge ``pushed``)."""
+
+    batch: Batch
+    requests: list[Any]
+    calls: list[Any] = field(default_factory=list)
+    pushed: LookupTicket | None = None
+
+
+class ShardedEmbeddingClient:
+    """Lookups and numbered pushes over every shard that owns rows."""
+
+    def __init__(
+        self,
+        trainer: Address,
+        thread: int,
+        stream: int,
+        router: Router,
+        targets: Sequence[ShardTarget],
+        *,
+        batch: int,
+        lookahead: int,
+        wire: str,
+    ) -> None:
+        """Open a line to each shard; ``targets[i].keeper`` is given where shard i shares this node's memory."""
+        self._router = router
+        self._shards = [i for i, route in enumerate(router.routes) if route.pieces]  # one that owns nothing is not asked
+        self._targets = [targets[i] for i in self._shards]
+        self._lines: list[ShardLine] = []
+        for shard_id, target in zip(self._shards, self._targets, strict=True):
+            route = router.routes[shard_id]
+            spec = LineSpec(
+                pieces=len(route.pieces),
+                dim=route.total_dim,
+                batch=batch,
+                ids=batch * len(route.pieces),  # multi-hot bursts get a larger slot when they come
+                slots=2 * lookahead + 2,  # lookahead + 1 pushes unacknowledged, as many lookups under way
+                wire=wire,
+            )
+            sender = Sender(trainer.index, trainer.generation, stream, target.address.generation)
+            if target.keeper is None:
+                self._lines.append(ObjectLine(target, spec, sender))
+            else:
+                self._lines.append(SlabLine(trainer, thread, target, spec, sender))
+        self._sequence = trainer.generation << SEQUENCE_BITS
+        self._unacknowledged: deque[LookupTicket] = deque()  # pushes that were sent without a lookup behind them
+        self._acknowledged: list[Batch] = []
+
+    def lookup(self, batch: Batch) -> LookupTicket:
+        """Start the lookup of ``batch`` on every shard."""
+        ticket = self._prepare(batch)
+        ticket.calls = [
+            line.send(None, 0, 0.0, request) for line, request in zip(self._lines, ticket.requests, strict=True)
+        ]
+        return ticket
+
+    def pooled(self, ticket: LookupTicket, out: Tensor) -> None:
+        """Wait for all shards, then assemble their pooled rows into ``out`` B×F×D."""
+        results = self._wait(ticket.calls)
+        if ticket.pushed is not None:
+            self._acknowledge(ticket.pushed)
+            ticket.pushed = None
+        for shard_id, line, request, result in zip(self._shards, self._lines, ticket.requests, results, strict=True):
+            self._router.gather(shard_id, line.pooled(request, result), out)
+
+    def push(
+        self, ticket: LookupTicket, grad: Tensor, learning_rate: float, following: Batch | None
+    ) -> LookupTicket | None:
+        """Send the gradient, numbered, together with ``following``'s lookup."""
+        self._sequence += 1
+        for shard_id, request in zip(self._shards, ticket.requests, strict=True):
+            self._router.scatter(shard_id, grad, request.grad_area())
+        following_ticket = None if following is None else self._prepare(following)
+        lookups = [None] * len(self._lines) if following_ticket is None else following_ticket.requests
+        ticket.calls = [
+            line.send(request, self._sequence, learning_rate, lookup)
+            for line, request, lookup in zip(self._lines, ticket.requests, lookups, strict=True)
+        ]
+        if following_ticket is None:
+            self._unacknowledged.append(ticket)
+            return None
+        following_ticket.calls, following_ticket.pushed = ticket.calls, ticket
+        return following_ticket
+
+    def discard(self, ticket: LookupTicket) -> None:
+        """Give the requests back without a push."""
+        for line, request in zip(self._lines, ticket.requests, strict=True):
+            line.release(request)
+
+    def flush(self) -> None:
+        """Wait for the acknowledgement of pushes that no lookup follows."""
+        while self._unacknowledged:
+            self._wait(self._unacknowledged[0].calls)
+            self._acknowledge(self._unacknowledged.popleft())
+
+    def take_acknowledged(self) -> list[Batch]:
+        """Batches acknowledged since the last call."""
+        batches, self._acknowledged = self._acknowledged, []
+        return batches
+
+    def _prepare(self, batch: Batch) -> LookupTicket:
+        if len(self._unacknowledged) > 0:
+            self.flush()  # their slots are needed
+        routed = self._router.route(batch)
+        requests = [
+            line.request(routed[shard_id], batch.size)
+            for shard_id, line in zip(self._shards, self._lines, strict=True)
+        ]
+        return LookupTicket(batch, requests)
+
+    def _acknowledge(self, ticket: LookupTicket) -> None:
+        self.discard(ticket)
+        self._acknowledged.append(ticket.batch)
+
+    def _wait(self, calls: list[Any]) -> list[Any]:
+        try:
+            results: list[Any] = ray.get(calls)
+            return results
+        except (RayActorError, ActorUnavailableError) as error:
+            for target, call in zip(self._targets, calls, strict=True):
+                try:
+                    ray.get(call, timeout=0)
+                except (RayActorError, ActorUnavailableError) as own:
+                    raise ShardUnavailableError(target.address, type(own).__name__) from error
+                except Exception:
+                    continue
+            raise

@@ -1,0 +1,75 @@
+"""What one actor call carries: one push and one lookup at most, each either in a slab slot or as arrays."""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+# Arrays that arrive through Ray's object store are read-only and never written here.
+warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
+
+Array = npt.NDArray[np.generic]
+
+
+class Sender(NamedTuple):
+    """Who calls (a trainer's thread) and which incarnation of the shard it means."""
+
+    trainer_id: int
+    trainer_generation: int
+    stream: int
+    shard_generation: int
+
+
+class SlabPush(NamedTuple):
+    """Gradient in a slab slot."""
+
+    slab_id: int
+    slot: int
+    sequence: int
+    learning_rate: float
+
+
+class SlabLookup(NamedTuple):
+    """Ids in a slab slot; the pooled rows go into the same slot."""
+
+    slab_id: int
+    slot: int
+
+
+class ObjectPush(NamedTuple):
+    """Gradient B×ΣD with everything it needs, as arrays."""
+
+    sequence: int
+    learning_rate: float
+    ids: Array
+    offsets: Array | None
+    batch: int
+    grad: Array
+
+
+class ObjectLookup(NamedTuple):
+    """Ids as an array; the pooled rows B×ΣD come back as the call's result, in the wire format."""
+
+    ids: Array
+    offsets: Array | None
+    batch: int
+    wire: str
+
+
+def to_array(tensor: Tensor) -> Array:
+    """Contiguous CPU tensor → array without a copy (bfloat16 as its int16 bits)."""
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.view(torch.int16)
+    array: Array = tensor.numpy()
+    return array
+
+
+def to_tensor(array: Array) -> Tensor:
+    """Inverse of ``to_array``."""
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if tensor.dtype == torch.int16 else tensor

@@ -1,0 +1,184 @@
+"""One worker thread's line to one shard: shared-memory slabs on the same node, Ray objects across nodes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from services.identity import Address
+from services.transport.messages import (
+    ObjectLookup,
+    ObjectPush,
+    Sender,
+    SlabLookup,
+    SlabPush,
+    to_array,
+    to_tensor,
+)
+from services.transport.routing import RoutedIds
+from services.transport.slab import SlabSlot, create_slab, slots_of
+
+WIRE = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+class ShardTarget(NamedTuple):
+    """Where a shard is: its incarnation, its actor, its keeper (``None``: another node, no shared memory)."""
+
+    address: Address
+    actor: Any
+    keeper: str | None
+
+
+class LineSpec(NamedTuple):
+    """Sizes and formats of a line, equal for slabs and objects."""
+
+    pieces: int
+    dim: int
+    batch: int
+    ids: int
+    slots: int
+    wire: str
+
+
+class Request(Protocol):
+    """One lookup, later one push, of one shard."""
+
+    def grad_area(self) -> Tensor:
+        """B×ΣD in the wire format: the place to write the gradient of the pooled rows."""
+
+
+class ShardLine(Protocol):
+    """What the embedding client needs of a transport."""
+
+    def request(self, routed: RoutedIds, batch: int) -> Any:
+        """Claim a request and write the ids into it."""
+
+    def send(self, push: Any | None, sequence: int, learning_rate: float, lookup: Any | None) -> Any:
+        """One actor call: apply ``push``, then answer ``lookup``. Returns its object reference."""
+
+    def pooled(self, request: Any, result: Any) -> Tensor:
+        """Pooled rows B×ΣD of an answered lookup; ``result`` is what the call returned."""
+
+    def release(self, request: Any) -> None:
+        """The request is over (push acknowledged or not wanted): it may be used again."""
+
+
+class _SlabRequest:
+    __slots__ = ("index", "position", "slab_id", "slot")
+
+    def __init__(self, slab_id: int, index: int, slot: SlabSlot) -> None:
+        self.slab_id, self.index, self.slot = slab_id, index, slot
+
+    def grad_area(self) -> Tensor:
+        return self.slot.rows
+
+
+class SlabLine:
+    """Ids, pooled rows and gradients stay in memory that both processes map; the call carries slot numbers."""
+
+    def __init__(self, trainer: Address, thread: int, target: ShardTarget, spec: LineSpec, sender: Sender) -> None:
+        assert target.keeper is not None
+        self._trainer, self._target, self._spec, self._sender = trainer, target, spec, sender
+        self._thread, self._slabs = thread, 0
+        self._free = self._allocate(spec.slots, spec.ids)
+
+    def request(self, routed: RoutedIds, batch: int) -> _SlabRequest:
+        """Claim a free slot; one too small for a multi-hot burst is replaced by a larger one."""
+        if not self._free:
+            raise RuntimeError(f"all {self._spec.slots} slab slots to {self._target.address} are in flight")
+        request = self._free.pop()
+        if routed.count > request.slot.ids_capacity:
+            (request,) = self._allocate(1, 2 * routed.count)
+        ids, offsets = request.slot.prepare(
+            self._trainer.generation, batch, routed.count, unit=routed.lengths is None
+        )
+        routed.write(ids, offsets)
+        return request
+
+    def send(
+        self, push: _SlabRequest | None, sequence: int, learning_rate: float, lookup: _SlabRequest | None
+    ) -> Any:
+        """One actor call with a few numbers in it."""
+        return self._target.actor.step.remote(
+            self._sender,
+            None if push is None else SlabPush(push.slab_id, push.index, sequence, learning_rate),
+            None if lookup is None else SlabLookup(lookup.slab_id, lookup.index),
+        )
+
+    def pooled(self, request: _SlabRequest, result: Any) -> Tensor:
+        """The slot's row area, which the shard has filled."""
+        return request.slot.rows
+
+    def release(self, request: _SlabRequest) -> None:
+        """Back to the free list."""
+        self._free.append(request)
+
+    def _allocate(self, slots: int, ids: int) -> list[_SlabRequest]:
+        import ray
+
+        spec, target = self._spec, self._target
+        slab_id = self._thread << 16 | self._slabs
+        self._slabs += 1
+        name = f"{self._trainer}/slab-{target.address}-{slab_id}"
+        region = create_slab(
+            str(target.keeper),
+            name,
+            self._trainer,
+            slots=slots,
+            batch=spec.batch,
+            ids=ids,
+            pieces=spec.pieces,
+            dim=spec.dim,
+            wire=spec.wire,
+        )
+        ray.get(target.actor.attach_slab.remote(self._trainer, slab_id, name))
+        return [_SlabRequest(slab_id, index, slot) for index, slot in enumerate(slots_of(region))]
+
+
+class _ObjectRequest:
+    __slots__ = ("batch", "grad", "ids", "offsets")
+
+    def __init__(self, ids: Tensor, offsets: Tensor | None, batch: int, grad: Tensor) -> None:
+        self.ids, self.offsets, self.batch, self.grad = ids, offsets, batch, grad
+
+    def grad_area(self) -> Tensor:
+        return self.grad
+
+
+class ObjectLine:
+    """Everything travels as arrays through Ray's object store: works between any two nodes."""
+
+    def __init__(self, target: ShardTarget, spec: LineSpec, sender: Sender) -> None:
+        self._target, self._spec, self._sender = target, spec, sender
+
+    def request(self, routed: RoutedIds, batch: int) -> _ObjectRequest:
+        """Fresh tensors: Ray may still hold those of the last request."""
+        ids = torch.empty(routed.count, dtype=torch.int64)
+        offsets = None if routed.lengths is None else torch.empty(self._spec.pieces * batch + 1, dtype=torch.int64)
+        routed.write(ids, ids if offsets is None else offsets)
+        grad = torch.empty(batch, self._spec.dim, dtype=WIRE[self._spec.wire])
+        return _ObjectRequest(ids, offsets, batch, grad)
+
+    def send(
+        self, push: _ObjectRequest | None, sequence: int, learning_rate: float, lookup: _ObjectRequest | None
+    ) -> Any:
+        """One actor call with the arrays in it."""
+        pushed = looked_up = None
+        if push is not None:
+            offsets = None if push.offsets is None else to_array(push.offsets)
+            pushed = ObjectPush(
+                sequence, learning_rate, to_array(push.ids), offsets, push.batch, to_array(push.grad)
+            )
+        if lookup is not None:
+            offsets = None if lookup.offsets is None else to_array(lookup.offsets)
+            looked_up = ObjectLookup(to_array(lookup.ids), offsets, lookup.batch, self._spec.wire)
+        return self._target.actor.step_objects.remote(self._sender, pushed, looked_up)
+
+    def pooled(self, request: _ObjectRequest, result: Any) -> Tensor:
+        """The call's result."""
+        return to_tensor(result)
+
+    def release(self, request: _ObjectRequest) -> None:
+        """Nothing to return."""

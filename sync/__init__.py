@@ -1,0 +1,1 @@
+"""Dense-replica synchronization algorithms on plain tensors. No Ray import."""

@@ -1,0 +1,116 @@
+"""Settings of the dense side: data, model, optimizers, training loop. Composed into a run by ``services.config``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Settings(BaseModel):
+    """Base of every settings model: unknown keys are errors, values are immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class CategoryConfig(Settings):
+    """How raw category values become row ids.
+
+    ``hash``: a mixing hash into ``rows`` rows (row 0 is kept for *missing*). ``vocabulary``: values seen at least
+    ``min_count`` times in the training rows, the others share the out-of-vocabulary row 0; *missing* is a value.
+    """
+
+    encoding: Literal["hash", "vocabulary"] = "hash"
+    rows: Annotated[int, Field(ge=2, le=2**31 - 1)] = 100_000
+    min_count: Annotated[int, Field(ge=1)] = 1
+
+
+class DataConfig(Settings):
+    """Where the click log is and how it is cut.
+
+    ``train`` and ``eval`` take files, directories and globs. Without ``eval`` the last ``eval_fraction`` of the rows,
+    in time order, is held out and never trained on.
+    """
+
+    format: Literal["criteo_tsv", "parquet", "movielens"] = "criteo_tsv"
+    train: str | tuple[str, ...] = ()
+    eval: str | tuple[str, ...] | None = None
+    eval_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    rows_per_split: Annotated[int, Field(ge=1)] = 16_384
+    reader_threads: Annotated[int, Field(ge=1, le=64)] = 1
+    prefetch_batches: Annotated[int, Field(ge=1, le=1024)] = 8
+    max_bad_lines: Annotated[float, Field(ge=0.0, le=1.0)] = 0.001
+    categories: CategoryConfig = CategoryConfig()
+    features: dict[str, CategoryConfig] = Field(default_factory=dict)
+
+
+class ModelConfig(Settings):
+    """DLRM (arXiv 1906.00091): bottom MLP, pairwise dot interaction, top MLP."""
+
+    arch: Literal["dlrm"] = "dlrm"
+    embedding_dim: Annotated[int, Field(ge=4, le=1024, multiple_of=4)] = 16
+    dense_arch: tuple[Annotated[int, Field(ge=1)], ...] = (512, 256, 64, 16)
+    over_arch: tuple[Annotated[int, Field(ge=1)], ...] = (512, 256, 1)
+
+    @model_validator(mode="after")
+    def _check_shapes(self) -> ModelConfig:
+        if not self.dense_arch or self.dense_arch[-1] != self.embedding_dim:
+            raise ValueError(
+                f"model.dense_arch must end in model.embedding_dim ({self.embedding_dim}), got {list(self.dense_arch)}"
+            )
+        if not self.over_arch or self.over_arch[-1] != 1:
+            raise ValueError(f"model.over_arch must end in 1 (the logit), got {list(self.over_arch)}")
+        return self
+
+
+class TableConfig(Settings):
+    """Placement constraint of one table."""
+
+    sharding: Literal["auto", "table_wise", "row_wise"] = "auto"
+
+
+class EmbeddingConfig(Settings):
+    """Embedding tables: optimizer fused into fbgemm's TBE, placement constraints."""
+
+    optimizer: Literal["exact_sgd", "exact_adagrad", "exact_row_wise_adagrad"] = "exact_row_wise_adagrad"
+    learning_rate: Annotated[float, Field(gt=0.0)] = 0.02
+    eps: Annotated[float, Field(gt=0.0)] = 1e-8
+    decay: Literal["none", "linear"] = "none"
+    sharding: Literal["auto", "table_wise", "row_wise"] = "auto"
+    tables: dict[str, TableConfig] = Field(default_factory=dict)
+
+
+class DenseConfig(Settings):
+    """Optimizer of the dense parameters, applied lock-free on the flat buffer (Hogwild)."""
+
+    optimizer: Literal["sgd", "adagrad", "adam"] = "adam"
+    learning_rate: Annotated[float, Field(gt=0.0)] = 1e-3
+    eps: Annotated[float, Field(gt=0.0)] = 1e-8
+    warmup_samples: Annotated[int, Field(ge=0)] = 0
+    decay: Literal["none", "linear"] = "linear"
+
+
+class TrainConfig(Settings):
+    """The Hogwild loop.
+
+    ``lookahead`` batches of lookups are in flight per thread; it is the staleness bound. ``deterministic`` means one
+    trainer, one thread, lookahead 0, FP32: two runs are bitwise equal.
+    """
+
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 2048
+    epochs: Annotated[int, Field(ge=1)] = 1
+    hogwild_threads: Annotated[int, Field(ge=1, le=256)] = 1
+    lookahead: Annotated[int, Field(ge=0, le=16)] = 2
+    precision: Literal["fp32", "bf16"] = "bf16"
+    deterministic: bool = False
+    max_bad_batches: Annotated[int, Field(ge=0)] = 10
+    eval_every_samples: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _check_deterministic(self) -> TrainConfig:
+        if self.deterministic and (self.hogwild_threads, self.lookahead, self.precision) != (1, 0, "fp32"):
+            raise ValueError(
+                "train.deterministic needs train.hogwild_threads=1, train.lookahead=0 and train.precision=fp32, got "
+                f"{self.hogwild_threads}, {self.lookahead} and {self.precision}"
+            )
+        return self

@@ -1,0 +1,1 @@
+"""Click logs in, batches out: formats, category encoders, splits and readers."""

@@ -1,0 +1,100 @@
+"""Raw category values to table rows, for all features at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from trainer.config import DataConfig
+from trainer.data.block import I64, U64, RawBlock
+from trainer.data.categories import category_settings
+from trainer.data.hashing import HashEncoder, hash_rows
+from trainer.data.lookup import RowLookup
+from trainer.data.schema import FeatureSchema
+from trainer.data.vocabulary import Vocabulary, VocabularyEncoder
+
+Encoder = HashEncoder | VocabularyEncoder
+
+_build_lock = threading.Lock()
+
+
+class FeatureEncoders:
+    """One encoder per sparse feature. Picklable; the lookup table of the vocabularies is built once per process."""
+
+    def __init__(self, schema: FeatureSchema, encoders: Mapping[str, Encoder]) -> None:
+        """Takes exactly one encoder for each sparse feature of ``schema``, by name."""
+        names = [spec.name for spec in schema.sparse]
+        if set(encoders) != set(names):
+            raise ValueError(f"encoders are for {sorted(encoders)}, sparse features are {sorted(names)}")
+        self.schema = schema
+        self.encoders = {name: encoders[name] for name in names}
+        listed = list(self.encoders.values())
+        self._hashed = [f for f, encoder in enumerate(listed) if isinstance(encoder, HashEncoder)]
+        self._listed = [f for f, encoder in enumerate(listed) if isinstance(encoder, VocabularyEncoder)]
+        self._hash_rows = np.array([[listed[f].rows] for f in self._hashed], dtype=np.uint64).reshape(-1, 1)
+        self._lookup: RowLookup | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_lookup": None}
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Embedding table rows per feature."""
+        return {name: encoder.rows for name, encoder in self.encoders.items()}
+
+    def encode(self, block: RawBlock) -> tuple[I64, I64 | None]:
+        """A block as one batch: L feature-major row ids, and F·n lengths (``None`` when all features are one-hot)."""
+        if not isinstance(block.categories, list):
+            return self.encode_matrix(block.categories).reshape(-1), None
+        features = [self.encode_feature(f, values) for f, (values, _) in enumerate(block.categories)]
+        return np.concatenate(features), np.concatenate([lengths for _, lengths in block.categories])
+
+    def encode_matrix(self, categories: U64) -> I64:
+        """Row ids of one-hot features: …×F×B (a view in any memory order) to a contiguous array of the same shape."""
+        if not self._listed:
+            return hash_rows(np.ascontiguousarray(categories), self._hash_rows)
+        if not self._hashed:
+            return self._table().find(categories)
+        ids = np.empty(categories.shape, dtype=np.int64)
+        ids[..., self._hashed, :] = hash_rows(categories[..., self._hashed, :], self._hash_rows)
+        ids[..., self._listed, :] = self._table().find(categories[..., self._listed, :])
+        return ids
+
+    def encode_feature(self, feature: int, values: U64) -> I64:
+        """Row ids of L values of one feature."""
+        if feature in self._hashed:
+            return hash_rows(values, self._hash_rows[self._hashed.index(feature)])
+        return self._table().find_feature(self._listed.index(feature), values)
+
+    def _table(self) -> RowLookup:
+        if self._lookup is None:
+            listed = list(self.encoders.values())
+            with _build_lock:  # several reader threads share this object
+                if self._lookup is None:
+                    vocabularies = [e.values for f in self._listed if isinstance(e := listed[f], VocabularyEncoder)]
+                    self._lookup = RowLookup(vocabularies)
+        return self._lookup
+
+
+def build_encoders(
+    schema: FeatureSchema, cfg: DataConfig, vocabularies: Mapping[str, Vocabulary] | None = None
+) -> FeatureEncoders:
+    """Encoders as ``data.categories`` and ``data.features`` ask for.
+
+    Args:
+        schema: the columns.
+        cfg: the settings.
+        vocabularies: one for each feature with ``encoding: vocabulary`` (built or loaded).
+    """
+    encoders: dict[str, Encoder] = {}
+    for name, chosen in category_settings(schema, cfg).items():
+        if chosen.encoding == "hash":
+            encoders[name] = HashEncoder(chosen.rows)
+        elif vocabularies is not None and name in vocabularies:
+            encoders[name] = VocabularyEncoder(vocabularies[name].values)
+        else:
+            raise ValueError(f"feature {name!r} is encoded by vocabulary, but there is none for it; build it first")
+    return FeatureEncoders(schema, encoders)

@@ -1,0 +1,43 @@
+"""What a scan learns about one file, and how it is cut into splits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from trainer.data.split import Split
+
+
+@dataclass(frozen=True, slots=True)
+class FileIndex:
+    """Rows of one file and the rows where splits may start without extra work.
+
+    ``offsets`` are the byte offsets of ``starts`` in a plain text file, else ``None``; ``size_bytes`` is its size.
+    """
+
+    path: str
+    rows: int
+    starts: tuple[int, ...]
+    offsets: tuple[int, ...] | None = None
+    size_bytes: int = 0
+
+
+def cut(index: FileIndex, start: int, end: int, locate: Callable[[FileIndex, int], int] | None) -> list[Split]:
+    """Splits for the rows ``[start, end)`` of a file, in order.
+
+    Args:
+        index: the file.
+        start: first row.
+        end: one past the last row.
+        locate: gives the byte offset of a row; used only where the index has offsets.
+    """
+    edges = [start, *(row for row in index.starts if start < row < end), end]
+    if start >= end:
+        return []
+    if index.offsets is None or locate is None:
+        return [Split(index.path, a, b) for a, b in pairwise(edges)]
+    known = dict(zip(index.starts, index.offsets, strict=True)) | {index.rows: index.size_bytes}
+    offsets = [known[row] if row in known else locate(index, row) for row in edges]
+    spans = zip(pairwise(edges), pairwise(offsets), strict=True)
+    return [Split(index.path, *rows, *span_bytes) for rows, span_bytes in spans]

@@ -1,0 +1,82 @@
+"""Files behind ``data.train`` and ``data.eval``: paths, directories and globs, in name order (= time order)."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from trainer.data.errors import DataError
+
+
+def name_order(path: str) -> tuple[tuple[int, int, str], ...]:
+    """Sort key that reads numbers as numbers: ``day_2`` comes before ``day_10``."""
+    parts = re.split(r"(\d+)", path)
+    return tuple((1, int(part), part) if part.isdigit() and part.isascii() else (0, 0, part) for part in parts)
+
+
+def resolve_files(patterns: str | Sequence[str], suffixes: Sequence[str]) -> list[str]:
+    """Absolute paths of all files; the order of the patterns is kept, files within one are in name order.
+
+    Args:
+        patterns: files (taken whatever their name), directories and globs.
+        suffixes: what data files in a directory end in; ``""`` admits names without a dot. Hidden files and those
+            that begin with ``_`` (``_SUCCESS``) are skipped.
+
+    Raises:
+        DataError: a pattern that matches nothing, a directory without data, a file that is named twice.
+    """
+    files: list[str] = []
+    for pattern in (patterns,) if isinstance(patterns, str) else patterns:
+        for path in _matches(pattern):
+            files += _files_in(path, suffixes) if os.path.isdir(path) else [path]
+    return _each_once(files)
+
+
+def resolve_directories(patterns: str | Sequence[str]) -> list[str]:
+    """Absolute paths of the directories behind ``patterns``, for formats whose unit is a directory.
+
+    Raises:
+        DataError: a pattern that matches nothing or a file, a directory that is named twice.
+    """
+    found = [path for pattern in ((patterns,) if isinstance(patterns, str) else patterns) for path in _matches(pattern)]
+    for path in found:
+        if not os.path.isdir(path):
+            raise DataError(path, "is a file; this data.format takes the directory that holds it")
+    return _each_once(found)
+
+
+def _each_once(paths: list[str]) -> list[str]:
+    for path, count in Counter(paths).items():
+        if count > 1:
+            raise DataError(path, f"is named {count} times in one data setting; its rows would be read as often")
+    return paths
+
+
+def _matches(pattern: str) -> list[str]:
+    pattern = os.path.abspath(os.path.expanduser(pattern))
+    if os.path.exists(pattern):
+        return [pattern]
+    found = sorted((path for path in glob.glob(pattern, recursive=True) if not _hidden(path)), key=name_order)
+    if not found:
+        kind = "no file matches this pattern" if glob.has_magic(pattern) else "no such file or directory"
+        raise DataError(pattern, f"{kind}; check data.train and data.eval")
+    return found
+
+
+def _files_in(directory: str, suffixes: Sequence[str]) -> list[str]:
+    names = [name for name in os.listdir(directory) if not _hidden(name)]
+    names = [name for name in names if os.path.isfile(os.path.join(directory, name))]
+    data = [name for name in names if os.path.splitext(name)[1] in suffixes]
+    if not data:
+        wanted = ", ".join(suffix or "no suffix" for suffix in suffixes)
+        others = sorted({os.path.splitext(name)[1] or "no suffix" for name in names})
+        holds = f"it holds files with {', '.join(others)}: is data.format right?" if others else "it holds no files"
+        raise DataError(directory, f"directory without data files ({wanted}); {holds}")
+    return [os.path.join(directory, name) for name in sorted(data, key=name_order)]
+
+
+def _hidden(path: str) -> bool:
+    return os.path.basename(path).startswith((".", "_"))

@@ -1,0 +1,54 @@
+"""The two interfaces through which the training loop sees the rest of the service."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from trainer.data.batch import Batch
+
+
+class Ticket(Protocol):
+    """A lookup under way, and later the place its gradient goes."""
+
+    batch: Batch
+
+
+class EmbeddingClient(Protocol):
+    """Embedding rows of one worker thread. Not shared between threads.
+
+    Pushes are numbered by the client and applied exactly once by every shard, in order.
+    """
+
+    def lookup(self, batch: Batch) -> Any:
+        """Start the lookup of ``batch``; returns its ticket at once."""
+
+    def pooled(self, ticket: Any, out: Tensor) -> None:
+        """Wait for the lookup and write the pooled rows into ``out`` B×F×D.
+
+        Raises:
+            ShardUnavailableError: a shard died.
+        """
+
+    def push(self, ticket: Any, grad: Tensor, learning_rate: float, following: Batch | None) -> Any:
+        """Send the gradient B×F×D of the pooled rows and, in the same message, start ``following``'s lookup.
+
+        Returns ``following``'s ticket, or ``None`` without one. The ticket given is spent.
+        """
+
+    def discard(self, ticket: Any) -> None:
+        """Spend a ticket without a push (evaluation, skipped batches)."""
+
+    def flush(self) -> None:
+        """Wait until every push sent so far was acknowledged."""
+
+    def take_acknowledged(self) -> list[Batch]:
+        """Batches whose pushes were acknowledged since the last call, in order."""
+
+
+class Synchronizer(Protocol):
+    """Keeps this trainer's dense replica close to the others'."""
+
+    def after_step(self) -> float:
+        """Called by every worker thread after each of its steps; returns the seconds it made the thread wait."""
