@@ -74,6 +74,26 @@ class RunConfig(Settings):
     cluster: ClusterConfig = ClusterConfig()
     failure: FailureConfig = FailureConfig()
 
+    @property
+    def synchronized(self) -> bool:
+        """Whether dense replicas are kept together: one replica needs no company."""
+        return self.sync.mode != "none" and self.cluster.trainers > 1
+
+    @property
+    def trainer_cpus(self) -> float:
+        """CPUs each trainer reserves: ``cluster.trainer_cpus``, or one a Hogwild thread."""
+        return self.train.hogwild_threads if self.cluster.trainer_cpus is None else self.cluster.trainer_cpus
+
+    @property
+    def shard_cpus(self) -> float:
+        """CPUs each shard reserves: ``cluster.shard_cpus``, or one."""
+        return 1.0 if self.cluster.shard_cpus is None else self.cluster.shard_cpus
+
+    @property
+    def reserved_cpus(self) -> float:
+        """CPUs all actors of the run reserve."""
+        return self.cluster.trainers * self.trainer_cpus + self.cluster.shards * self.shard_cpus
+
     @model_validator(mode="after")
     def _check_together(self) -> RunConfig:
         if self.train.deterministic and self.cluster.trainers != 1:

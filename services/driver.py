@@ -13,6 +13,7 @@ from typing import Any
 
 from services.config import RunConfig
 from services.config_file import dump_config
+from services.coordinator.nodes import Assignment, ResourceError, alive_nodes, assign
 from services.paths import absolute
 from services.placement_report import PlacementReport
 from services.progress import Progress
@@ -36,7 +37,10 @@ def run(config: RunConfig, on_progress: Callable[[Progress], None] = lambda _: N
     (directory / "config.yaml").write_text(dump_config(config), encoding="utf-8")
     on_progress(Progress(state="STARTING", stage="starting Ray"))
     with _interrupts() as interrupted, ray_session(config):
-        summary = _supervise(config, directory, started_s, on_progress, interrupted)
+        try:
+            summary = _supervise(config, directory, started_s, on_progress, interrupted)
+        except ResourceError as error:
+            summary = Summary(run=config.name, state="FAILED", error=str(error), wall_s=time.time() - started_s)
     if not (directory / "summary.json").exists():  # the coordinator could not write it
         summary.write(directory / "summary.json")
     return summary
@@ -44,19 +48,26 @@ def run(config: RunConfig, on_progress: Callable[[Progress], None] = lambda _: N
 
 def plan(config: RunConfig) -> PlacementReport:
     """Where every table would go, on this machine or the cluster the settings name; nothing is started."""
-    import ray
-
     from services.coordinator.data import prepare_data
-    from services.coordinator.nodes import alive_nodes, assign
     from services.coordinator.setup import place_tables
 
     config = absolute(config)
     with ray_session(config):
-        cluster = config.cluster
-        nodes = alive_nodes(ray.nodes(), {})
-        first = ray.get_runtime_context().get_node_id()
-        assignment = assign(nodes, first, cluster.shards, cluster.trainers, 0.0, 0.0)
-        return place_tables(config, prepare_data(config, None).encoders.rows, assignment).report
+        return place_tables(config, prepare_data(config, None).encoders.rows, _assignment(config)).report
+
+
+def _assignment(config: RunConfig) -> Assignment:
+    import ray
+
+    free = ray._private.state.available_resources_per_node()
+    return assign(
+        alive_nodes(ray.nodes(), free),
+        first=ray.get_runtime_context().get_node_id(),
+        shards=config.cluster.shards,
+        trainers=config.cluster.trainers,
+        shard_cpus=config.shard_cpus,
+        trainer_cpus=config.trainer_cpus,
+    )
 
 
 def _supervise(
@@ -72,6 +83,7 @@ def _supervise(
     from services.coordinator.actor import Coordinator
     from services.coordinator.launch import NAMESPACE
 
+    assignment = _assignment(config)
     node_id = ray.get_runtime_context().get_node_id()
     run_id = f"{config.name}-{uuid.uuid4().hex[:8]}"
     kind: Any = Coordinator  # the run directory is on this machine, so the coordinator is too
@@ -82,7 +94,7 @@ def _supervise(
         scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=True),
     ).remote()
     try:
-        call = coordinator.run.remote(config, str(directory), run_id, node_id, started_s)
+        call = coordinator.run.remote(config, assignment, run_id, str(directory), started_s)
         text = _wait(coordinator, call, on_progress, interrupted)
         return Summary.model_validate_json(text)
     except ray.exceptions.RayError as error:
@@ -104,9 +116,10 @@ def _wait(
         if done:
             text: str = ray.get(call)
             return text
-        if interrupted.is_set() and cancelled_s is None:
-            cancelled_s = time.monotonic()
-            ray.get(coordinator.cancel.remote("interrupted"), timeout=_CALL_TIMEOUT_S)
+        if interrupted.is_set():
+            cancelled_s = cancelled_s or time.monotonic()
+            with contextlib.suppress(ray.exceptions.GetTimeoutError):
+                ray.get(coordinator.cancel.remote("interrupted"), timeout=_CALL_TIMEOUT_S)
         if cancelled_s is not None and time.monotonic() - cancelled_s > _END_S:
             raise ray.exceptions.GetTimeoutError(f"the coordinator did not stop within {_END_S:g} s")
         with contextlib.suppress(ray.exceptions.GetTimeoutError):  # busy; a dead one raises from call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import warnings
 from collections.abc import Iterator
@@ -13,14 +14,6 @@ from services.config import RunConfig
 
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024
 _ROOT = str(Path(__file__).resolve().parent.parent)
-
-
-def reserved_cpus(config: RunConfig) -> float:
-    """Logical CPUs that the run's actors reserve."""
-    cluster = config.cluster
-    trainer = config.train.hogwild_threads if cluster.trainer_cpus is None else cluster.trainer_cpus
-    shard = 1.0 if cluster.shard_cpus is None else cluster.shard_cpus
-    return cluster.trainers * trainer + cluster.shards * shard
 
 
 @contextmanager
@@ -49,7 +42,7 @@ def ray_session(config: RunConfig) -> Iterator[None]:
         ray.init(address=address, **common)
     else:
         ray.init(
-            num_cpus=max(os.cpu_count() or 1, int(-(-reserved_cpus(config) // 1))),
+            num_cpus=max(os.cpu_count() or 1, math.ceil(config.reserved_cpus)),
             include_dashboard=False,
             object_store_memory=_OBJECT_STORE_BYTES,
             **common,

@@ -1,54 +1,30 @@
-"""The coordinator as a Ray actor: owns one run from its settings to its summary."""
+"""The coordinator as a Ray actor.
+
+Light to import, since every actor of the run holds its handle; it starts the role actors before its own heavy imports,
+so that all of them import at the same time.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-import traceback
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import ray
 
-from checkpoint.policy import FailureEvent, FailureHistory, RecoveryPolicy
 from services.config import RunConfig
-from services.coordinator.accounts import Accounts, TooManyBadError
-from services.coordinator.data import prepare_data
 from services.coordinator.directory import Directory
 from services.coordinator.launch import Launcher, start_all
-from services.coordinator.nodes import ResourceError, alive_nodes, assign
-from services.coordinator.run_files import RunFiles
-from services.coordinator.setup import PlacedTables, PreparedData, RunSetup, place_tables
-from services.coordinator.summarize import summarize
-from services.coordinator.supervisor import Death, Finished, Supervisor
-from services.coordinator.work_queue import AccountingError, RowCounts, WorkQueue
+from services.coordinator.nodes import Assignment
 from services.identity import Address
 from services.memory.process import ProcessIdentity
 from services.progress import Progress
-from services.summary import Failure, State
-from services.transport.client import ShardUnavailableError
-from trainer.data.block import RejectedLine
-from trainer.data.split import Lease
-from trainer.ledger import Report
 
-_POLL_S = 0.25
-_ROOT_CAUSE_S = 5.0
-_STOP_S = 10.0
-
-
-def explain(error: Exception) -> str:
-    """One readable line or block: what an actor's call failed with, without Ray's remote traceback."""
-    cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
-    text = str(cause) or repr(cause)
-    own = isinstance(cause, (RunFailedError, TooManyBadError, ValueError, ShardUnavailableError, ResourceError))
-    return text if own else f"{type(cause).__name__}: {text}"
-
-
-class RunFailedError(RuntimeError):
-    """The run cannot go on; the message goes into its summary."""
-
-
-class CancelledError(RuntimeError):
-    """The run was told to stop."""
+if TYPE_CHECKING:
+    from services.coordinator.run_control import RunControl
+    from trainer.data.block import RejectedLine
+    from trainer.data.split import Lease
+    from trainer.ledger import Report
 
 
 @ray.remote(max_restarts=-1, num_cpus=0, max_concurrency=32)
@@ -58,327 +34,53 @@ class Coordinator:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._directory = Directory()
-        self._queue: WorkQueue | None = None
-        self._accounts: Accounts | None = None
-        self._files: RunFiles | None = None
-        self._stage = "starting"
-        self._message: str | None = None
-        self._failures: list[Failure] = []
-        self._fatal: BaseException | None = None
-        self._cancelled: str | None = None
-        self._trainer_stats: dict[Address, dict[str, Any]] = {}
-        self._driver_seen_s = time.monotonic()
-        self._total_samples = 0
-        self._replacements = 0
+        self._control: RunControl | None = None
 
-    # ---- called by the driver -------------------------------------------------------------------------------------
-
-    def run(self, config: RunConfig, run_directory: str, run_id: str, driver_node: str, started_s: float) -> str:
-        """The whole run; returns its summary as JSON (also on failure). ``started_s`` is the driver's wall clock."""
-        self._config, self._run_id = config, run_id
-        self._files = RunFiles(run_directory)
-        self._clock_offset_s = time.time() - time.monotonic()
-        self._launcher = Launcher(
-            run_id,
-            ray.get_runtime_context().current_actor,
-            self._directory,
-            config.failure.heartbeat_s,
-            config.failure.lease_s,
-        )
-        self._supervisor = Supervisor(self._directory, config.failure.heartbeat_timeout_s)
-        state: State = "FAILED"
-        error: str | None = None
-        self._event("started", run=config.name, run_id=run_id)
-        try:
-            self._start(driver_node)
-            self._train()
-            state = "SUCCEEDED"
-        except CancelledError as cancelled:
-            state, error = "CANCELLED", str(cancelled)
-        except Exception as failed:  # whatever it is, the run ends with a record of it
-            error = explain(failed)
-            self._event("failed", error=error, traceback=traceback.format_exc())
-        applied = self._samples_applied() if state != "FAILED" else 0
-        self._launcher.end_all()
+    def run(
+        self, config: RunConfig, assignment: Assignment, run_id: str, run_directory: str, started_s: float
+    ) -> str:
+        """The whole run; returns its summary as JSON, also on failure. ``started_s``: the driver's clock at its start."""
+        this = ray.get_runtime_context().current_actor
+        launcher = Launcher(run_id, this, self._directory, config)
         with self._lock:
-            summary = summarize(
-                config,
-                state,
-                error,
-                counts=self._queue.counts if self._queue else RowCounts(),
-                accounts=self._accounts,
-                samples_applied=applied,
-                started_s=started_s - self._clock_offset_s,
-                ended_s=time.monotonic(),
-                trainer_stats=list(self._trainer_stats.values()),
-                failures=self._failures,
-            )
-        summary.write(self._files.directory / "summary.json")
-        self._event("ended", state=state, error=error)
-        if self._driver_gone():  # nobody will end this actor
-            ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
-        return summary.to_json()
+            start_all(launcher, assignment, synchronized=config.synchronized)
+
+        from services.coordinator.run_control import RunControl
+
+        control = RunControl(
+            config, run_id, run_directory, started_s, self._directory, launcher, assignment, self._lock
+        )
+        self._control = control
+        summary = control.run()
+        if control.driver_gone:  # nobody else will end this actor
+            ray.kill(this, no_restart=True)
+        return summary
 
     def progress(self) -> Progress:
         """A snapshot for the live display; also the driver's sign of life."""
-        self._driver_seen_s = now = time.monotonic()
-        with self._lock:
-            accounts, queue = self._accounts, self._queue
-            speed, loss = accounts.recent(now) if accounts else (0.0, None)
-            phases: dict[str, float] = {}
-            for stats in self._trainer_stats.values():
-                for phase, seconds in stats.get("phases", {}).items():
-                    phases[phase] = phases.get(phase, 0.0) + seconds
-            busy = sum(phases.values())
-            last = accounts.evaluations[-1].metrics if accounts and accounts.evaluations else None
-            return Progress(
-                state="STOPPING" if self._cancelled else "RUNNING" if queue else "STARTING",
-                stage=self._stage,
-                samples=queue.counts.trained if queue else 0,
-                total_samples=self._total_samples,
-                throughput_samples_per_s=speed,
-                loss=loss.logloss if loss else None,
-                ne=loss.ne if loss else None,
-                auc=last.auc if last else None,
-                phases={phase: seconds / busy for phase, seconds in phases.items()} if busy else {},
-                trainers=len(self._directory.all("trainer")),
-                shards=len(self._directory.all("shard")),
-                message=self._message,
-            )
+        control = self._control
+        return control.progress() if control else Progress(state="STARTING", stage="starting actors")
 
-    def cancel(self, why: str) -> None:
-        """Stop cleanly: the summary says CANCELLED."""
-        self._cancelled = why
-
-    # ---- called by role actors ------------------------------------------------------------------------------------
+    def cancel(self, why: str) -> bool:
+        """Stop cleanly; False when the run is not far enough to be told, so ask again."""
+        if self._control is None:
+            return False
+        self._control.cancel(why)
+        return True
 
     def heartbeat(self, address: Address, process: tuple[int, int], payload: dict[str, Any]) -> bool:
         """A sign of life; False tells a replaced (or unknown) incarnation to leave."""
         address = Address(*address)
         with self._lock:
-            if not self._directory.heartbeat(address, ProcessIdentity(*process), time.monotonic()):
-                return False
-            if address.role == "trainer" and payload:
-                self._trainer_stats[address] = payload
-            return True
+            known = self._directory.heartbeat(address, ProcessIdentity(*process), time.monotonic())
+            if known and address.role == "trainer" and self._control is not None:
+                self._control.trainer_alive(address, payload)
+        return known
 
     def lease(self, trainer: Address) -> Lease | Literal["wait", "done"]:
         """The next split for a trainer."""
-        trainer = Address(*trainer)
-        with self._lock:
-            if not self._directory.knows(trainer) or self._cancelled or self._fatal:
-                return "done"
-            if self._queue is None:  # readers start before the last trainer is set up
-                return "wait"
-            return self._queue.lease(trainer.index)
+        return self._control.lease(Address(*trainer)) if self._control else "done"
 
     def report(self, trainer: Address, report: Report, rejected: list[RejectedLine]) -> int:
         """What a trainer did since its last report; returns the samples that the others have committed."""
-        trainer = Address(*trainer)
-        with self._lock:
-            if self._queue is None or self._accounts is None or not self._directory.knows(trainer):
-                return 0  # replaced: its rows were queued again, so its report must not count
-            try:
-                self._account(trainer, report, rejected)
-            except (TooManyBadError, AccountingError) as error:
-                self._fatal = self._fatal or error
-            return self._queue.trained_by_others(trainer.index)
-
-    # ---- the run --------------------------------------------------------------------------------------------------
-
-    def _start(self, driver_node: str) -> None:
-        config = self._config
-        cluster = config.cluster
-        trainer_cpus = config.train.hogwild_threads if cluster.trainer_cpus is None else cluster.trainer_cpus
-        shard_cpus = 1.0 if cluster.shard_cpus is None else cluster.shard_cpus
-        free = ray._private.state.available_resources_per_node()
-        nodes = alive_nodes(ray.nodes(), free)
-        assignment = assign(nodes, driver_node, cluster.shards, cluster.trainers, shard_cpus, trainer_cpus)
-        synchronized = config.sync.mode != "none" and cluster.trainers > 1
-        self._enter_stage("starting actors")
-        start_all(self._launcher, assignment, shard_cpus, trainer_cpus, synchronized)
-        for entry in self._directory.all():
-            self._supervisor.watch(entry)
-        self._enter_stage("reading data")
-        assert self._files is not None
-        data = prepare_data(config, self._files.directory)
-        self._check()
-        self._enter_stage("placing tables")
-        placed = place_tables(config, data.encoders.rows, assignment)
-        self._event("placed", **placed.report.model_dump())
-        self._prepare(data, placed)
-
-    def _prepare(self, data: PreparedData, placed: PlacedTables) -> None:
-        config = self._config
-        self._check()
-        total = data.plan.train_rows * config.train.epochs
-        self._setup = RunSetup(config, self._run_id, self._directory, self._launcher, data, placed, total)
-        self._enter_stage("loading rows")
-        self._setup.load_shards_and_center()
-        with self._lock:
-            self._total_samples = total
-            rows = data.plan.train_rows + data.plan.eval_rows
-            self._accounts = Accounts(int(config.data.max_bad_lines * rows), config.train.max_bad_batches)
-        self._event("data", train_rows=data.plan.train_rows, eval_rows=data.plan.eval_rows)
-        self._message = f"{data.plan.train_rows:,} training rows, {data.plan.eval_rows:,} held out (latest in time)"
-        self._enter_stage("setting up trainers")
-        calls = {entry.address.index: self._setup.start_setup(entry.address.index) for entry in self._trainers()}
-        for trainer_id, call in calls.items():
-            self._setup.setup_trainer(trainer_id, call)
-        with self._lock:
-            queue = WorkQueue(data.plan.train, data.plan.eval, config.train.epochs, config.train.eval_every_samples)
-            self._queue = queue
-        for entry in self._trainers():
-            self._supervisor.run(entry)
-        self._show_stage()
-
-    def _train(self) -> None:
-        running = {entry.address for entry in self._trainers()}
-        while running:
-            deaths, finished = self._supervisor.poll(_POLL_S)
-            self._check()
-            for death in deaths:
-                replacement = self._handle(death)
-                running.discard(death.entry.address)
-                if replacement is not None:
-                    running.add(replacement)
-            for end in finished:
-                self._handle_end(end)
-                running.discard(end.entry.address)
-        assert self._queue is not None
-        self._check()
-        if not self._queue.done:
-            raise RunFailedError("every trainer ended, but rows are still uncommitted")
-
-    def _handle(self, death: Death) -> Address | None:
-        """A death: record it, decide, act. Returns the address of a replacement."""
-        entry, address = death.entry, death.entry.address
-        self._launcher.confirm_dead(entry)  # a hung process must not come back beside its successor
-        with self._lock:
-            self._directory.remove(address)
-            samples = self._queue.counts.trained if self._queue else 0
-        event = FailureEvent(address.role, address.index, address.generation, death.cause, samples)
-        decision = RecoveryPolicy().decide(
-            event, FailureHistory(self._replacements, self._config.failure.max_failures)
-        )
-        self._event("death", address=str(address), cause=death.cause, action=decision.action, detect_s=death.detect_s)
-        failure = Failure(
-            role=address.role,
-            index=address.index,
-            cause=death.cause,
-            at_samples=samples,
-            mode="none" if decision.action == "fail" else "warm",
-            detect_s=death.detect_s,
-        )
-        if decision.action == "fail":
-            self._failures.append(failure)
-            raise RunFailedError(decision.reason)
-        return self._replace_trainer(entry, failure)
-
-    def _replace_trainer(self, dead: Any, failure: Failure) -> Address:
-        started = time.monotonic()
-        trainer_id = dead.address.index
-        cluster = self._config.cluster
-        cpus = self._config.train.hogwild_threads if cluster.trainer_cpus is None else cluster.trainer_cpus
-        with self._lock:
-            rows = self._queue.requeue(trainer_id) if self._queue else 0
-            self._replacements += 1
-        self._launcher.release_memory(dead.node_id, f"{dead.address}/")
-        entry = self._launcher.role("trainer", trainer_id, dead.node_id, cpus)
-        self._supervisor.watch(entry)
-        self._setup.setup_trainer(trainer_id, self._setup.start_setup(trainer_id))
-        self._supervisor.run(entry)
-        seconds = time.monotonic() - started
-        self._failures.append(failure.model_copy(update={"reschedule_s": seconds}))
-        self._message = (
-            f"trainer {trainer_id} died ({failure.cause}); {entry.address} took over in {seconds:.1f} s, "
-            f"{rows:,} uncommitted rows queued again"
-        )
-        self._event("replaced", address=str(entry.address), requeued_rows=rows, seconds=seconds)
-        return entry.address
-
-    def _handle_end(self, end: Finished) -> None:
-        """A trainer returned or raised."""
-        if end.error is None:
-            self._trainer_stats[end.entry.address] = end.result
-            return
-        if isinstance(end.error, ray.exceptions.RayActorError):
-            return  # its death is reported by its watch
-        if isinstance(end.error, ShardUnavailableError):
-            deadline = time.monotonic() + _ROOT_CAUSE_S  # the shard's own death is the better explanation
-            while time.monotonic() < deadline:
-                for death in self._supervisor.poll(_POLL_S)[0]:
-                    self._handle(death)
-        raise RunFailedError(f"{end.entry.address}: {explain(end.error)}")
-
-    def _check(self) -> None:
-        """Leave when the run was cancelled, has failed, or lost its driver."""
-        if self._fatal is not None:
-            raise self._fatal
-        if self._driver_gone() and not self._cancelled:
-            self._cancelled = "the command that started the run is gone"
-        if self._cancelled:
-            stops = [entry.actor.stop.remote() for entry in self._trainers()]
-            ray.wait(stops, num_returns=len(stops), timeout=_STOP_S) if stops else None
-            deadline = time.monotonic() + _STOP_S
-            while self._supervisor.running and time.monotonic() < deadline:
-                for end in self._supervisor.poll(_POLL_S)[1]:
-                    if end.error is None:
-                        self._trainer_stats[end.entry.address] = end.result
-            raise CancelledError(self._cancelled)
-
-    def _account(self, trainer: Address, report: Report, rejected: list[RejectedLine]) -> None:
-        assert self._queue is not None and self._accounts is not None and self._files is not None
-        now = time.monotonic()
-        before = self._queue.stage
-        where = {commit.lease_id: self._queue.path_of(commit.lease_id) for commit in report.commits if commit.skipped}
-        self._accounts.report(report, now)
-        self._queue.commit(trainer.index, report.commits)
-        if fresh := self._accounts.reject(rejected):
-            self._files.rejected(fresh)
-            self._accounts.check_lines()
-        for bad in report.bad_batches:
-            spans = ", ".join(f"{where.get(span.lease_id)} rows {span.start}-{span.end - 1}" for span in bad.spans)
-            self._event("bad_batch", where=spans, loss=bad.loss)
-            self._accounts.bad_batch(bad, spans)
-        if before is not None and self._queue.stage != before:
-            evaluation = self._accounts.stage_ended(before[0], self._queue.counts.trained)
-            if evaluation is not None:
-                metrics = evaluation.metrics
-                self._files.metrics(at_samples=evaluation.at_samples, **metrics.summary())
-                warning = metrics.warning()
-                auc = "-" if metrics.auc is None else f"{metrics.auc:.4f}"
-                self._message = f"evaluated {metrics.samples:,} rows: AUC {auc}" + (f". {warning}" if warning else "")
-                if warning:
-                    self._event("warning", text=warning)
-            self._show_stage()
-
-    def _samples_applied(self) -> int:
-        calls = [entry.actor.stats.remote() for entry in self._directory.all("shard")]
-        try:
-            return max((stats.get("samples", 0) for stats in ray.get(calls, timeout=_STOP_S)), default=0)
-        except ray.exceptions.RayError:
-            return 0
-
-    def _trainers(self) -> list[Any]:
-        return self._directory.all("trainer")
-
-    def _driver_gone(self) -> bool:
-        return time.monotonic() - self._driver_seen_s > self._config.failure.lease_s
-
-    def _show_stage(self) -> None:
-        stage = self._queue.stage if self._queue else None
-        if stage is None:
-            self._enter_stage("finishing")
-        elif stage[0] == "train":
-            self._enter_stage(f"training, epoch {stage[1]}/{self._config.train.epochs}")
-        else:
-            self._enter_stage(f"evaluating, round {stage[1]}")
-
-    def _enter_stage(self, stage: str) -> None:
-        self._stage = stage
-        self._event("stage", stage=stage)
-
-    def _event(self, kind: str, **fields: Any) -> None:
-        if self._files is not None:
-            self._files.event(kind, **fields)
+        return self._control.report(Address(*trainer), report, rejected) if self._control else 0

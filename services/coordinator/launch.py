@@ -9,12 +9,13 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from services.config import RunConfig
 from services.coordinator.directory import Directory, Entry
 from services.coordinator.nodes import Assignment
 from services.identity import Role
 from services.keeper import Keeper
 from services.shard.actor import EmbeddingShard
-from services.sync_server import SyncServer
+from services.sync_server.actor import SyncServer
 from services.trainer.actor import Trainer
 
 NAMESPACE = "penumbra"
@@ -25,11 +26,10 @@ _GRACE_S = 1.0
 class Launcher:
     """Starts actors for one run; each gets a fresh generation from the directory and its node's keeper."""
 
-    def __init__(
-        self, run_id: str, coordinator: Any, directory: Directory, heartbeat_s: float, lease_s: float
-    ) -> None:
+    def __init__(self, run_id: str, coordinator: Any, directory: Directory, config: RunConfig) -> None:
         self._run_id, self._coordinator, self._directory = run_id, coordinator, directory
-        self._timings = (heartbeat_s, lease_s)
+        self._timings = (config.failure.heartbeat_s, config.failure.lease_s)
+        self._cpus: dict[Role, float] = {"shard": config.shard_cpus, "trainer": config.trainer_cpus, "sync_server": 0.0}
         self._keepers: dict[str, tuple[str, Any]] = {}
 
     def keeper(self, index: int, node_id: str) -> Entry:
@@ -42,11 +42,11 @@ class Launcher:
         self._keepers[node_id] = (name, actor)
         return self._enter(Entry(address, actor, node_id))
 
-    def role(self, role: Role, index: int, node_id: str, cpus: float) -> Entry:
+    def role(self, role: Role, index: int, node_id: str) -> Entry:
         """A shard, trainer or sync server, idle until it is given its work."""
         kind = {"shard": EmbeddingShard, "trainer": Trainer, "sync_server": SyncServer}[role]
         address = self._directory.next_address(role, index)
-        actor = self._options(kind, str(address), node_id, cpus).remote(
+        actor = self._options(kind, str(address), node_id, self._cpus[role]).remote(
             address, self.keeper_name(node_id), self._coordinator, *self._timings
         )
         return self._enter(Entry(address, actor, node_id))
@@ -100,17 +100,17 @@ class Launcher:
         return entry
 
 
-def start_all(launcher: Launcher, assignment: Assignment, shard_cpus: float, trainer_cpus: float, sync: bool) -> None:
+def start_all(launcher: Launcher, assignment: Assignment, *, synchronized: bool) -> None:
     """Start every actor of the run at once: their imports, the long part, then overlap."""
-    used = {*assignment.shards, *assignment.trainers, assignment.sync_server}
-    for index in sorted(used):
-        launcher.keeper(index, assignment.nodes[index].node_id)
+    nodes = [node.node_id for node in assignment.nodes]
+    for index in sorted({*assignment.shards, *assignment.trainers, assignment.sync_server}):
+        launcher.keeper(index, nodes[index])
+    for trainer_id, node in enumerate(assignment.trainers):  # they import most
+        launcher.role("trainer", trainer_id, nodes[node])
     for shard_id, node in enumerate(assignment.shards):
-        launcher.role("shard", shard_id, assignment.nodes[node].node_id, shard_cpus)
-    for trainer_id, node in enumerate(assignment.trainers):
-        launcher.role("trainer", trainer_id, assignment.nodes[node].node_id, trainer_cpus)
-    if sync:
-        launcher.role("sync_server", 0, assignment.nodes[assignment.sync_server].node_id, 0.0)
+        launcher.role("shard", shard_id, nodes[node])
+    if synchronized:
+        launcher.role("sync_server", 0, nodes[assignment.sync_server])
 
 
 def _end(entries: Sequence[Entry]) -> None:

@@ -56,7 +56,7 @@ def alive_nodes(reported: Sequence[dict[str, Any]], available: dict[str, dict[st
 
 
 def assign(
-    nodes: Sequence[Node], first: str, shards: int, trainers: int, shard_cpus: float, trainer_cpus: float
+    nodes: Sequence[Node], first: str, *, shards: int, trainers: int, shard_cpus: float, trainer_cpus: float
 ) -> Assignment:
     """Spread shards and trainers evenly over the nodes, the node ``first`` (the coordinator's) leading.
 

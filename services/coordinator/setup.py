@@ -18,13 +18,10 @@ from services.placement.tables import TableSpec
 from services.placement_report import PlacementReport, placement_report
 from services.shard.memory import ShardSpec
 from services.trainer.spec import TrainerSpec
-from services.transport.messages import to_array
 from services.transport.routing import order_pieces
 from services.transport.shard_client import ShardTarget
 from trainer.data.dataset import Dataset, SplitPlan
 from trainer.data.encoder import FeatureEncoders
-from trainer.dlrm import build_dense
-from trainer.flat_parameters import FlatLayout
 
 _STREAMS = 1024
 
@@ -90,8 +87,8 @@ class RunSetup:
         self._dataset_ref, self._encoders_ref = ray.put(data.dataset), ray.put(data.encoders)
         self._timeout_s = config.failure.startup_timeout_s
 
-    def load_shards_and_center(self) -> None:
-        """Create and initialize rows on every shard, and the centre on the sync server."""
+    def load_shards(self) -> None:
+        """Create and initialize the rows of every shard."""
         for entry in self._directory.all("keeper"):  # everybody's memory comes from them
             entry.process = ProcessIdentity(*ray.get(entry.actor.identity.remote(), timeout=self._timeout_s))
         calls: list[tuple[Any, Any]] = []
@@ -109,8 +106,6 @@ class RunSetup:
                 streams=streams,
             )
             calls.append((entry, entry.actor.load.remote(spec)))
-        for entry in self._directory.all("sync_server"):
-            calls.append((entry, entry.actor.load.remote(self._initial_weights(), self._config.sync.alpha)))
         for entry, call in calls:
             entry.process = ProcessIdentity(*ray.get(call, timeout=self._timeout_s))
 
@@ -125,6 +120,13 @@ class RunSetup:
         entry = self._directory.get("trainer", trainer_id)
         assert entry is not None
         entry.process = ProcessIdentity(*ray.get(call, timeout=self._timeout_s))
+
+    def load_center(self) -> None:
+        """Start the sync server with the trainers' common initial weights."""
+        trainer, server = self._directory.get("trainer", 0), self._directory.get("sync_server", 0)
+        if trainer is not None and server is not None:
+            call = server.actor.load.remote(trainer.actor.dense_weights.remote(), self._config.sync.alpha)
+            server.process = ProcessIdentity(*ray.get(call, timeout=self._timeout_s))
 
     def _trainer_spec(self, node_id: str) -> TrainerSpec:
         transport = self._config.cluster.transport
@@ -152,13 +154,3 @@ class RunSetup:
             sync_server=server.actor if server else None,
             sync_keeper=self._launcher.shared_keeper(server.node_id, node_id) if server else None,
         )
-
-    def _initial_weights(self) -> Any:
-        import torch
-
-        schema = self._data.dataset.schema
-        module = build_dense(self._config.model, len(schema.dense), len(schema.sparse), self._config.seed)
-        layout = FlatLayout.of(module)
-        flat = torch.zeros(layout.numel)
-        layout.copy_from(module, flat)
-        return to_array(flat)

@@ -57,7 +57,6 @@ def summarize(
             phases[phase] = phases.get(phase, 0.0) + seconds
     steps = sum(stats.get("steps", 0) for stats in trainer_stats)
     syncs = sum(stats.get("syncs", 0) for stats in trainer_stats)
-    synchronized = config.sync.mode != "none" and config.cluster.trainers > 1
     return Summary(
         run=config.name,
         state=state,
@@ -75,8 +74,8 @@ def summarize(
         metrics=_metrics(accounts) if accounts else None,
         best=_best(accounts.best) if accounts and accounts.best else None,
         sync=SyncSummary(
-            mode=config.sync.mode if synchronized else "none",
-            algorithm=config.sync.algorithm if synchronized else None,
+            mode=config.sync.mode if config.synchronized else "none",
+            algorithm=config.sync.algorithm if config.synchronized else None,
             syncs=syncs,
             avg_gap=steps / syncs if syncs else None,
             elp=config.train.batch_size * config.train.hogwild_threads * config.cluster.trainers,

@@ -1,32 +1,23 @@
-"""The embedding shard as a Ray actor: one caller thread's step is "push slot j, look up slot k" in one call."""
+"""The embedding shard as a Ray actor.
+
+This module stays light: whoever gets a handle imports it. The heavy part (torch, fbgemm) is imported by the shard's own
+process, in its constructor, so that an idle shard is ready to serve.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
-import torch
-from torch import Tensor
 
-from services.identity import Address, StaleGenerationError
+from services.identity import Address
 from services.lease import Lease
 from services.memory.process import identify
-from services.memory.region import Region
-from services.shard.core import ShardCore
-from services.shard.memory import MarkedUpdate, ShardSpec
-from services.transport.messages import (
-    Array,
-    ObjectLookup,
-    ObjectPush,
-    Sender,
-    SlabLookup,
-    SlabPush,
-    to_array,
-    to_tensor,
-)
-from services.transport.slab import SlabSlot, slots_of
+
+if TYPE_CHECKING:
+    from services.shard.memory import MarkedUpdate, ShardSpec
+    from services.transport.messages import Array, ObjectLookup, ObjectPush, Sender, SlabLookup, SlabPush
 
 
 @ray.remote(max_restarts=0, concurrency_groups={"watch": 1})
@@ -35,117 +26,48 @@ class EmbeddingShard:
 
     def __init__(self, address: Address, keeper: str, coordinator: Any, heartbeat_s: float, lease_s: float) -> None:
         """Start idle, with everything imported; ``load`` or ``adopt`` gives it rows."""
-        torch.set_num_threads(1)  # two have cost 50× in fbgemm's backward (DESIGN trap 3)
-        self._address, self._keeper = Address(*address), keeper
-        self._core: ShardCore | None = None
-        self._trainers: dict[int, int] = {}
-        self._slots: dict[tuple[int, int, int], list[SlabSlot]] = {}
+        from services.shard.server import ShardServer
+
+        self._server = ShardServer(Address(*address), keeper)
         self._stopped = threading.Event()
         if coordinator is not None:
-            Lease(self._address, coordinator, heartbeat_s, lease_s, self._stats)
+            Lease(Address(*address), coordinator, heartbeat_s, lease_s, self._server.stats)
 
     def load(self, spec: ShardSpec) -> tuple[int, int]:
         """Create and initialize the rows; returns this process's identity."""
-        self._core = ShardCore.create(self._keeper, self._address, spec)
+        self._server.load(spec)
         return identify()
 
     def adopt(self) -> tuple[tuple[int, int], MarkedUpdate | None]:
         """Take over the memory of the dead former generation; also tells which update it died in."""
-        self._core, marked = ShardCore.adopt(self._keeper, self._address)
+        marked = self._server.adopt()
         return identify(), marked
 
     def attach_slab(self, trainer: Address, slab_id: int, name: str) -> None:
         """Map a slab that ``trainer`` made for this shard."""
-        trainer = Address(*trainer)
-        self._admit(trainer.index, trainer.generation)
-        region = Region.open(self._keeper, name)
-        if region.generation != trainer.generation:
-            raise StaleGenerationError.between(f"slab {name}", region.generation, trainer.generation)
-        self._slots[trainer.index, trainer.generation, slab_id] = slots_of(region)
+        self._server.attach_slab(trainer, slab_id, name)
 
     def step(self, sender: Sender, push: SlabPush | None, lookup: SlabLookup | None) -> None:
         """Apply the push, then answer the lookup, both in slab slots."""
-        sender = Sender(*sender)
-        self._check(sender)
-        if push is not None:
-            push = SlabPush(*push)
-            slot = self._slot(sender, push.slab_id, push.slot)
-            self._push(sender.stream, push.sequence, slot.rows, slot.ids, self._offsets(slot), push.learning_rate)
-        if lookup is not None:
-            slot = self._slot(sender, *lookup)
-            slot.rows.copy_(self._running.lookup(slot.ids, self._offsets(slot)))
+        self._server.step(sender, push, lookup)
 
     def step_objects(self, sender: Sender, push: ObjectPush | None, lookup: ObjectLookup | None) -> Array | None:
         """The same with arrays that travel through Ray's object store; returns the pooled rows B×ΣD."""
-        sender = Sender(*sender)
-        self._check(sender)
-        core = self._running
-        if push is not None:
-            push = ObjectPush(*push)
-            offsets = core.unit_offsets(push.batch) if push.offsets is None else to_tensor(push.offsets)
-            self._push(
-                sender.stream, push.sequence, to_tensor(push.grad), to_tensor(push.ids), offsets, push.learning_rate
-            )
-        if lookup is None:
-            return None
-        lookup = ObjectLookup(*lookup)
-        offsets = core.unit_offsets(lookup.batch) if lookup.offsets is None else to_tensor(lookup.offsets)
-        pooled = core.lookup(to_tensor(lookup.ids), offsets)
-        return to_array(pooled.bfloat16() if lookup.wire == "bf16" else pooled)
+        return self._server.step_objects(sender, push, lookup)
 
     def read_rows(self) -> dict[str, Array]:
         """Copies of the flat weights and optimizer state, in piece order (for tests and exports of small models)."""
-        memory = self._running.memory
-        rows = {"weights": memory.weights.numpy().copy()}
-        if memory.momentum is not None:
-            rows["momentum1"] = memory.momentum.numpy().copy()
-        return rows
+        return self._server.read_rows()
 
     def last_applied(self, stream: int) -> int:
         """Number of the last push of ``stream`` that was applied."""
-        return self._running.memory.last_applied(stream)
+        return self._server.last_applied(stream)
 
-    def stats(self) -> Mapping[str, int]:
+    def stats(self) -> dict[str, int]:
         """Pushes, samples and lookups so far."""
-        return self._stats()
+        return self._server.stats()
 
     @ray.method(concurrency_group="watch")
     def watch(self) -> None:
-        """Return when the shard is told to stop; a death makes the pending call fail at once."""
+        """Pending until the shard dies: the call then fails at once."""
         self._stopped.wait()
-
-    @property
-    def _running(self) -> ShardCore:
-        if self._core is None:
-            raise RuntimeError(f"{self._address} has no rows yet: a lookup before load or adopt is refused")
-        return self._core
-
-    def _stats(self) -> dict[str, int]:
-        return self._core.memory.counts if self._core else {}
-
-    def _admit(self, trainer_id: int, generation: int) -> None:
-        current = self._trainers.get(trainer_id, 0)
-        if generation < current:
-            raise StaleGenerationError.between(f"a call of trainer {trainer_id}", generation, current)
-        if generation > current:
-            self._trainers[trainer_id] = generation
-            self._slots = {key: slots for key, slots in self._slots.items() if key[0] != trainer_id}
-
-    def _check(self, sender: Sender) -> None:
-        if sender.shard_generation != self._address.generation:
-            raise StaleGenerationError.between(
-                f"a call to shard {self._address.index}", sender.shard_generation, self._address.generation
-            )
-        self._admit(sender.trainer_id, sender.trainer_generation)
-
-    def _slot(self, sender: Sender, slab_id: int, index: int) -> SlabSlot:
-        slot = self._slots[sender.trainer_id, sender.trainer_generation, slab_id][index]
-        slot.check(sender.trainer_generation)
-        return slot
-
-    def _offsets(self, slot: SlabSlot) -> Tensor:
-        return self._running.unit_offsets(slot.batch) if slot.unit else slot.offsets
-
-    def _push(self, stream: int, sequence: int, grad: Tensor, ids: Tensor, offsets: Tensor, rate: float) -> None:
-        self._running.push(stream, sequence, grad.float(), ids, offsets, rate)
-

@@ -1,20 +1,22 @@
-"""The trainer as a Ray actor."""
+"""The trainer as a Ray actor. Light to import (see ``services.shard.actor``): its own process imports the rest."""
 
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
-import torch
 
 from services.identity import Address
 from services.lease import Lease
 from services.memory.process import identify
-from services.trainer.core import TrainerCore
-from services.trainer.spec import TrainerSpec
-from trainer.data.dataset import Dataset
-from trainer.data.encoder import FeatureEncoders
+
+if TYPE_CHECKING:
+    from services.trainer.core import TrainerCore
+    from services.trainer.spec import TrainerSpec
+    from services.transport.messages import Array
+    from trainer.data.dataset import Dataset
+    from trainer.data.encoder import FeatureEncoders
 
 
 @ray.remote(max_restarts=0, concurrency_groups={"watch": 1, "control": 2})
@@ -22,6 +24,10 @@ class Trainer:
     """One dense replica and its threads. ``run`` blocks for the whole of the training."""
 
     def __init__(self, address: Address, keeper: str, coordinator: Any, heartbeat_s: float, lease_s: float) -> None:
+        import torch
+
+        import services.trainer.core  # noqa: F401  imported here, so that an idle trainer is ready
+
         torch.set_num_threads(1)  # Hogwild threads are the parallelism
         self._address, self._keeper, self._coordinator = Address(*address), keeper, coordinator
         self._core: TrainerCore | None = None
@@ -30,8 +36,15 @@ class Trainer:
 
     def setup(self, spec: TrainerSpec, dataset: Dataset, encoders: FeatureEncoders) -> tuple[int, int]:
         """Build replica, lines to the shards, readers; returns this process's identity."""
+        from services.trainer.core import TrainerCore
+
         self._core = TrainerCore(self._address, self._keeper, self._coordinator, spec, dataset, encoders)
         return identify()
+
+    def dense_weights(self) -> Array:
+        """A copy of the flat dense parameters, P float32."""
+        assert self._core is not None
+        return self._core.dense_weights()
 
     def run(self) -> dict[str, Any]:
         """Train until there is no more work; returns the last counters."""

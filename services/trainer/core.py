@@ -18,6 +18,7 @@ from services.trainer.progress_rates import ProgressRates
 from services.trainer.reporter import Reporter
 from services.trainer.spec import TrainerSpec
 from services.transport.client import ShardedEmbeddingClient
+from services.transport.messages import Array, to_array
 from services.transport.routing import Router
 from services.transport.shard_client import WIRE
 from trainer.data.dataset import Dataset
@@ -94,6 +95,10 @@ class TrainerCore:
         """End the run early: threads leave at their next step."""
         self._stop.set()
         self._reader.close()
+
+    def dense_weights(self) -> Array:
+        """A copy of the flat dense parameters, P float32."""
+        return to_array(self._replica.weights.clone())
 
     @property
     def synchronizer(self) -> ForegroundEasgd | None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from services.identity import Address
 from services.memory.region import Region
-from services.sync_server import exchange_slab_layout
+from services.sync_server.server import exchange_slab_layout
 from services.transport.messages import to_array, to_tensor
 
 

@@ -184,6 +184,16 @@ def test_lines_longer_than_the_first_buffer(tmp_path: Path) -> None:
     check_blocks(read_all(write_lines(tmp_path / "a.tsv", lines), 30_000), lines, range(len(lines)))
 
 
+def test_byte_offsets_in_a_file_of_several_scan_chunks(tmp_path: Path) -> None:
+    lines = [with_field(1, str(i)) for i in range(30_000)]
+    path = write_lines(tmp_path / "a.tsv", lines)
+    plan = open_dataset(DataConfig(train=str(path), rows_per_split=777, eval_fraction=0.1)).plan_splits()
+    text = path.read_bytes()
+    for split in plan.train + plan.eval:
+        piece = text[split.byte_start : split.byte_end].decode().splitlines()
+        assert piece == lines[split.row_start : split.row_end]
+
+
 def test_what_is_no_click_log_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"x" * (3 << 20))
     with pytest.raises(DataError, match="longer than"):

@@ -1,41 +1,30 @@
-"""The sync server as a Ray actor: the central dense copy that trainers exchange with (EASGD)."""
+"""What the sync server actor serves: exchanges with trainers, with generations checked."""
 
 from __future__ import annotations
 
-import threading
-from typing import Any
-
-import ray
 import torch
 
 from services.identity import Address, StaleGenerationError
-from services.lease import Lease
 from services.memory.header import ArraySpec, Layout
-from services.memory.process import identify
 from services.memory.region import Region
 from services.transport.messages import Array, to_array, to_tensor
 from sync.easgd import exchange_symmetric
 
 
-@ray.remote(max_restarts=0, concurrency_groups={"watch": 1})
-class SyncServer:
-    """Holds the centre in FP32; exchanges are serialized (one thread), so the centre never tears."""
+class CenterServer:
+    """Holds the centre in FP32. Not thread-safe: exchanges are serialized by the actor, so the centre never tears."""
 
-    def __init__(self, address: Address, keeper: str, coordinator: Any, heartbeat_s: float, lease_s: float) -> None:
+    def __init__(self, keeper: str) -> None:
         torch.set_num_threads(1)
-        self._address, self._keeper = Address(*address), keeper
+        self._keeper = keeper
         self._center = torch.zeros(0)
         self._alpha = 0.0
         self._trainers: dict[int, int] = {}
         self._slabs: dict[Address, torch.Tensor] = {}
-        self._stopped = threading.Event()
-        if coordinator is not None:
-            Lease(self._address, coordinator, heartbeat_s, lease_s)
 
-    def load(self, weights: Array, alpha: float) -> tuple[int, int]:
+    def load(self, weights: Array, alpha: float) -> None:
         """Start with the trainers' common initial weights."""
-        self._center, self._alpha = torch.from_numpy(weights.copy()), alpha
-        return identify()
+        self._center, self._alpha = to_tensor(weights).clone(), alpha
 
     def attach_slab(self, trainer: Address, name: str) -> None:
         """Map the exchange buffer of a trainer on this node."""
@@ -59,11 +48,6 @@ class SyncServer:
     def center(self) -> Array:
         """The centre, P float32."""
         return to_array(self._center)
-
-    @ray.method(concurrency_group="watch")
-    def watch(self) -> None:
-        """Pending until the server dies."""
-        self._stopped.wait()
 
     def _check(self, trainer: Address) -> None:
         current = self._trainers.get(trainer.index, 0)

@@ -1,0 +1,131 @@
+"""What the shard actor serves: slab and object requests of many trainer threads, with generations checked."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from services.identity import Address, StaleGenerationError
+from services.memory.region import Region
+from services.shard.core import ShardCore
+from services.shard.memory import MarkedUpdate, ShardSpec
+from services.transport.messages import (
+    Array,
+    ObjectLookup,
+    ObjectPush,
+    Sender,
+    SlabLookup,
+    SlabPush,
+    to_array,
+    to_tensor,
+)
+from services.transport.slab import SlabSlot, slots_of
+
+
+class ShardServer:
+    """One shard's requests. Not thread-safe: the actor calls it from one thread."""
+
+    def __init__(self, address: Address, keeper: str) -> None:
+        """Idle until ``load`` or ``adopt`` gives it rows."""
+        torch.set_num_threads(1)  # two have cost 50× in fbgemm's backward (DESIGN trap 3)
+        self._address, self._keeper = address, keeper
+        self._core: ShardCore | None = None
+        self._trainers: dict[int, int] = {}
+        self._slots: dict[tuple[int, int, int], list[SlabSlot]] = {}
+
+    def load(self, spec: ShardSpec) -> None:
+        """Create and initialize the rows."""
+        self._core = ShardCore.create(self._keeper, self._address, spec)
+
+    def adopt(self) -> MarkedUpdate | None:
+        """Take over the memory of the dead former generation; tells which update it died in, if any."""
+        self._core, marked = ShardCore.adopt(self._keeper, self._address)
+        return marked
+
+    def attach_slab(self, trainer: Address, slab_id: int, name: str) -> None:
+        """Map a slab that ``trainer`` made for this shard."""
+        trainer = Address(*trainer)
+        self._admit(trainer.index, trainer.generation)
+        region = Region.open(self._keeper, name)
+        if region.generation != trainer.generation:
+            raise StaleGenerationError.between(f"slab {name}", region.generation, trainer.generation)
+        self._slots[trainer.index, trainer.generation, slab_id] = slots_of(region)
+
+    def step(self, sender: Sender, push: SlabPush | None, lookup: SlabLookup | None) -> None:
+        """Apply the push, then answer the lookup, both in slab slots."""
+        sender = Sender(*sender)
+        self._check(sender)
+        if push is not None:
+            push = SlabPush(*push)
+            slot = self._slot(sender, push.slab_id, push.slot)
+            self._push(sender.stream, push.sequence, slot.rows, slot.ids, self._offsets(slot), push.learning_rate)
+        if lookup is not None:
+            slot = self._slot(sender, *lookup)
+            slot.rows.copy_(self._running.lookup(slot.ids, self._offsets(slot)))
+
+    def step_objects(self, sender: Sender, push: ObjectPush | None, lookup: ObjectLookup | None) -> Array | None:
+        """The same with arrays that travel through Ray's object store; returns the pooled rows B×ΣD."""
+        sender = Sender(*sender)
+        self._check(sender)
+        core = self._running
+        if push is not None:
+            push = ObjectPush(*push)
+            offsets = core.unit_offsets(push.batch) if push.offsets is None else to_tensor(push.offsets)
+            self._push(
+                sender.stream, push.sequence, to_tensor(push.grad), to_tensor(push.ids), offsets, push.learning_rate
+            )
+        if lookup is None:
+            return None
+        lookup = ObjectLookup(*lookup)
+        offsets = core.unit_offsets(lookup.batch) if lookup.offsets is None else to_tensor(lookup.offsets)
+        pooled = core.lookup(to_tensor(lookup.ids), offsets)
+        return to_array(pooled.bfloat16() if lookup.wire == "bf16" else pooled)
+
+    def read_rows(self) -> dict[str, Array]:
+        """Copies of the flat weights and optimizer state, in piece order (for tests and exports of small models)."""
+        memory = self._running.memory
+        rows = {"weights": memory.weights.numpy().copy()}
+        if memory.momentum is not None:
+            rows["momentum1"] = memory.momentum.numpy().copy()
+        return rows
+
+    def last_applied(self, stream: int) -> int:
+        """Number of the last push of ``stream`` that was applied."""
+        return self._running.memory.last_applied(stream)
+
+    def stats(self) -> dict[str, int]:
+        """Pushes, samples and lookups so far."""
+        return self._core.memory.counts if self._core else {}
+
+    @property
+    def _running(self) -> ShardCore:
+        if self._core is None:
+            raise RuntimeError(f"{self._address} has no rows yet: a lookup before load or adopt is refused")
+        return self._core
+
+    def _admit(self, trainer_id: int, generation: int) -> None:
+        current = self._trainers.get(trainer_id, 0)
+        if generation < current:
+            raise StaleGenerationError.between(f"a call of trainer {trainer_id}", generation, current)
+        if generation > current:
+            self._trainers[trainer_id] = generation
+            self._slots = {key: slots for key, slots in self._slots.items() if key[0] != trainer_id}
+
+    def _check(self, sender: Sender) -> None:
+        if sender.shard_generation != self._address.generation:
+            raise StaleGenerationError.between(
+                f"a call to shard {self._address.index}", sender.shard_generation, self._address.generation
+            )
+        self._admit(sender.trainer_id, sender.trainer_generation)
+
+    def _slot(self, sender: Sender, slab_id: int, index: int) -> SlabSlot:
+        slot = self._slots[sender.trainer_id, sender.trainer_generation, slab_id][index]
+        slot.check(sender.trainer_generation)
+        return slot
+
+    def _offsets(self, slot: SlabSlot) -> Tensor:
+        return self._running.unit_offsets(slot.batch) if slot.unit else slot.offsets
+
+    def _push(self, stream: int, sequence: int, grad: Tensor, ids: Tensor, offsets: Tensor, rate: float) -> None:
+        self._running.push(stream, sequence, grad.float(), ids, offsets, rate)
+

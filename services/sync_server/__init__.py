@@ -1,0 +1,1 @@
+"""The sync server: the central dense copy of centralized algorithms."""

@@ -1,0 +1,54 @@
+"""The sync server as a Ray actor. Light to import (see ``services.shard.actor``)."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from services.identity import Address
+from services.lease import Lease
+from services.memory.process import identify
+
+if TYPE_CHECKING:
+    from services.transport.messages import Array
+
+
+@ray.remote(max_restarts=0, concurrency_groups={"watch": 1})
+class SyncServer:
+    """The central dense copy that trainers exchange with (EASGD)."""
+
+    def __init__(self, address: Address, keeper: str, coordinator: Any, heartbeat_s: float, lease_s: float) -> None:
+        from services.sync_server.server import CenterServer
+
+        self._server = CenterServer(keeper)
+        self._stopped = threading.Event()
+        if coordinator is not None:
+            Lease(Address(*address), coordinator, heartbeat_s, lease_s)
+
+    def load(self, weights: Array, alpha: float) -> tuple[int, int]:
+        """Start with the trainers' common initial weights; returns this process's identity."""
+        self._server.load(weights, alpha)
+        return identify()
+
+    def attach_slab(self, trainer: Address, name: str) -> None:
+        """Map the exchange buffer of a trainer on this node."""
+        self._server.attach_slab(trainer, name)
+
+    def exchange_slab(self, trainer: Address) -> None:
+        """One exchange through the slab."""
+        self._server.exchange_slab(trainer)
+
+    def exchange(self, trainer: Address, snapshot: Array) -> Array:
+        """One exchange through Ray's object store; returns the difference to subtract."""
+        return self._server.exchange(trainer, snapshot)
+
+    def center(self) -> Array:
+        """The centre, P float32."""
+        return self._server.center()
+
+    @ray.method(concurrency_group="watch")
+    def watch(self) -> None:
+        """Pending until the server dies."""
+        self._stopped.wait()
