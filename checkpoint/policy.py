@@ -32,7 +32,7 @@ class FailureHistory:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``replace``: a new generation goes on with what the dead one left. ``fail``: the run ends, ``reason`` says why."""
+    """``replace``: a new generation goes on with what the dead one left. ``fail``: the run ends, for ``reason``."""
 
     action: Action
     reason: str

@@ -34,8 +34,8 @@ class ClusterConfig(Settings):
 class FailureConfig(Settings):
     """Timings of supervision, in seconds, and how many replacements a run may need.
 
-    A heartbeat every ``heartbeat_s``; none for ``heartbeat_timeout_s`` means hung or cut off; an actor that cannot reach
-    its coordinator for ``lease_s`` leaves. ``max_failures`` counts processes replaced over the whole run.
+    A heartbeat every ``heartbeat_s``; none for ``heartbeat_timeout_s`` means hung or cut off; an actor that cannot
+    reach its coordinator for ``lease_s`` leaves. ``max_failures`` counts processes replaced over the whole run.
     """
 
     heartbeat_s: Annotated[float, Field(gt=0.0, le=60.0)] = 1.0

@@ -105,9 +105,7 @@ def _supervise(
             ray.kill(coordinator, no_restart=True)
 
 
-def _wait(
-    coordinator: Any, call: Any, on_progress: Callable[[Progress], None], interrupted: threading.Event
-) -> str:
+def _wait(coordinator: Any, call: Any, on_progress: Callable[[Progress], None], interrupted: threading.Event) -> str:
     import ray
 
     cancelled_s: float | None = None
@@ -145,4 +143,3 @@ def _interrupts() -> Iterator[threading.Event]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-

@@ -11,7 +11,7 @@ class Address(NamedTuple):
     """One incarnation of a role instance; ``generation`` counts incarnations from 1."""
 
     role: Role
-    index: int
+    index: int  # type: ignore[assignment]  # the role instance; nobody asks an address for tuple.index()
     generation: int
 
     def __str__(self) -> str:

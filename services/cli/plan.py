@@ -11,11 +11,11 @@ def plan(overrides: Overrides = None, config: ConfigPath = None, as_json: AsJson
     """Print where every embedding table would go and what it costs; train nothing. Exit code 1 when it does not fit."""
     loaded = load_with_data(config, overrides)
 
-    from services import driver
     from services.cli.output import show, stdout_to_stderr
     from services.cli.tables import placement_view
+    from services.driver import plan as plan_placement
 
     with stdout_to_stderr():
-        report = driver.plan(loaded)
+        report = plan_placement(loaded)
     show(placement_view(report), report.model_dump_json(indent=1), as_json=as_json)
     return DONE if report.fits else FAILED

@@ -96,7 +96,8 @@ class Accounts:
         if len(self.bad_lines) > self.max_bad_lines:
             first = sorted(self.bad_lines.values(), key=lambda line: (line.path, line.line))[:_LISTED]
             listed = "\n  ".join(
-                f"{line.path}:{line.line}: {line.column}: found {line.found}, expected {line.expected}" for line in first
+                f"{line.path}:{line.line}: {line.column}: found {line.found}, expected {line.expected}"
+                for line in first
             )
             raise TooManyBadError(
                 f"{len(self.bad_lines)} input lines were rejected, data.max_bad_lines allows {self.max_bad_lines} of "

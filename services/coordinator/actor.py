@@ -29,17 +29,15 @@ if TYPE_CHECKING:
 
 @ray.remote(max_restarts=-1, num_cpus=0, max_concurrency=32)
 class Coordinator:
-    """One run. After a crash of its process Ray restarts it empty: actors it no longer knows then leave by themselves."""
+    """One run. After a crash Ray restarts it empty: actors it no longer knows then leave by themselves."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._directory = Directory()
         self._control: RunControl | None = None
 
-    def run(
-        self, config: RunConfig, assignment: Assignment, run_id: str, run_directory: str, started_s: float
-    ) -> str:
-        """The whole run; returns its summary as JSON, also on failure. ``started_s``: the driver's clock at its start."""
+    def run(self, config: RunConfig, assignment: Assignment, run_id: str, run_directory: str, started_s: float) -> str:
+        """The whole run; returns its summary as JSON, also on failure. ``started_s``: the driver's clock then."""
         this = ray.get_runtime_context().current_actor
         launcher = Launcher(run_id, this, self._directory, config)
         with self._lock:

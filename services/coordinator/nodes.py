@@ -73,8 +73,8 @@ def assign(
             fitting = [index for index, cpu in enumerate(free) if cpu >= cpus]
             if not fitting:
                 raise ResourceError(
-                    f"{shards} shards × {shard_cpus:g} and {trainers} trainers × {trainer_cpus:g} CPUs need {needed:g}, "
-                    f"{len(ordered)} nodes have {offered:g} free: lower cluster.shards, cluster.trainers, "
+                    f"{shards} shards × {shard_cpus:g} and {trainers} trainers × {trainer_cpus:g} CPUs need {needed:g},"
+                    f" {len(ordered)} nodes have {offered:g} free: lower cluster.shards, cluster.trainers, "
                     "cluster.shard_cpus or cluster.trainer_cpus (train.hogwild_threads unless set), or add nodes"
                 )
             index = min(fitting, key=lambda i: (load[i], i))

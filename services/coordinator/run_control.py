@@ -64,7 +64,7 @@ class RunControl:
         assignment: Assignment,
         lock: threading.RLock,
     ) -> None:
-        """``directory`` is shared with the actor, under ``lock``; ``started_s`` is the driver's wall clock at its start."""
+        """``directory`` is shared with the actor, under ``lock``; ``started_s``: the driver's clock when it began."""
         self._config, self._run_id = config, run_id
         self._started_s = started_s - time.time() + time.monotonic()
         self._directory, self._launcher, self._assignment, self._lock = directory, launcher, assignment, lock
@@ -240,9 +240,7 @@ class RunControl:
             self._directory.remove(address)
             samples = self._queue.counts.trained if self._queue else 0
         event = FailureEvent(address.role, address.index, address.generation, death.cause, samples)
-        decision = RecoveryPolicy().decide(
-            event, FailureHistory(self._replacements, self._config.failure.max_failures)
-        )
+        decision = RecoveryPolicy().decide(event, FailureHistory(self._replacements, self._config.failure.max_failures))
         self._event("death", address=str(address), cause=death.cause, action=decision.action, detect_s=death.detect_s)
         failure = Failure(
             role=address.role,

@@ -1,4 +1,4 @@
-"""The queue of splits: what is leased to whom, what was committed, what must be trained again. Pure; not thread-safe."""
+"""The queue of splits: what is leased to whom, what was committed, what comes back. Pure; not thread-safe."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Keeper-owned shared memory: memfds with a versioned header, handed over by descriptor. Imports neither torch nor Ray."""
+"""Keeper-owned shared memory: memfds with a versioned header, handed over by descriptor."""

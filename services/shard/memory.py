@@ -126,7 +126,8 @@ class ShardMemory:
         count = int(mark[_IDS])
         if count > MARK_IDS:
             return MarkedUpdate(stream, sequence, None)
-        offsets, rows = self._mark_offsets.tolist(), {}
+        offsets = self._mark_offsets.tolist()
+        rows: dict[str, list[int]] = {}
         for index, piece in enumerate(self.spec.pieces):
             ids = torch.unique(self._mark_ids[offsets[index] : offsets[index + 1]]) + piece.row_start
             rows.setdefault(piece.table, []).extend(ids.tolist())

@@ -128,4 +128,3 @@ class ShardServer:
 
     def _push(self, stream: int, sequence: int, grad: Tensor, ids: Tensor, offsets: Tensor, rate: float) -> None:
         self._running.push(stream, sequence, grad.float(), ids, offsets, rate)
-

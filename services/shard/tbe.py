@@ -101,8 +101,8 @@ class PieceTable:
             bad = own[(own < 0) | (own >= piece.rows)]
             if bad.numel():
                 return (
-                    f"table {piece.table!r}: {bad.numel()} ids outside piece {piece} of {piece.rows} rows, the first is "
-                    f"{int(bad[0])} (piece-local); the encoder and the placement disagree on the table's rows"
+                    f"table {piece.table!r}: {bad.numel()} ids outside piece {piece} of {piece.rows} rows, the first "
+                    f"is {int(bad[0])} (piece-local); the encoder and the placement disagree on the table's rows"
                 )
         return "fbgemm refused the ids, but all are in range"
 

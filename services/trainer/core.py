@@ -166,4 +166,3 @@ class TrainerCore:
             if self._eval_cache is None or self._eval_cache[0] != steps:
                 self._eval_cache = (steps, self._sync.center())
             return self._eval_cache[1]
-

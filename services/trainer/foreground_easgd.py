@@ -1,4 +1,4 @@
-"""Foreground EASGD: the thread that completes every ``gap``-th iteration of the trainer exchanges with the sync server."""
+"""Foreground EASGD: whichever thread completes a trainer's ``gap``-th iteration exchanges with the sync server."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from services.transport.messages import to_array, to_tensor
 class ForegroundEasgd:
     """``Synchronizer`` until ShadowSync takes it out of the loop (ShadowSync §2.3, FR-EASGD-k)."""
 
-    def __init__(
-        self, trainer: Address, server: Any, server_keeper: str | None, weights: Tensor, gap: int
-    ) -> None:
+    def __init__(self, trainer: Address, server: Any, server_keeper: str | None, weights: Tensor, gap: int) -> None:
         """``server_keeper`` names the keeper this node shares with the server; ``None`` when it is on another node."""
         self._trainer, self._server, self._weights, self._gap = trainer, server, weights, gap
         self._count_lock, self._exchange_lock = threading.Lock(), threading.Lock()

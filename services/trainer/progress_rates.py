@@ -20,7 +20,7 @@ class ProgressRates:
         self._pace = trainers - 1
 
     def reported(self, others_samples: int, own_samples: int) -> None:
-        """The coordinator says the other trainers have trained ``others_samples``, when this one began ``own_samples``."""
+        """The others have trained ``others_samples`` when this one has begun ``own_samples``, says the coordinator."""
         self._others, self._own_at_report = others_samples, own_samples
 
     def __call__(self, started_samples: int) -> tuple[float, float]:

@@ -57,7 +57,9 @@ class ShardedEmbeddingClient:
     ) -> None:
         """Open a line to each shard; ``targets[i].keeper`` is given where shard i shares this node's memory."""
         self._router = router
-        self._shards = [i for i, route in enumerate(router.routes) if route.pieces]  # one that owns nothing is not asked
+        self._shards = [
+            i for i, route in enumerate(router.routes) if route.pieces
+        ]  # one that owns nothing is not asked
         self._targets = [targets[i] for i in self._shards]
         self._lines: list[ShardLine] = []
         for shard_id, target in zip(self._shards, self._targets, strict=True):
@@ -136,8 +138,7 @@ class ShardedEmbeddingClient:
             self.flush()  # their slots are needed
         routed = self._router.route(batch)
         requests = [
-            line.request(routed[shard_id], batch.size)
-            for shard_id, line in zip(self._shards, self._lines, strict=True)
+            line.request(routed[shard_id], batch.size) for shard_id, line in zip(self._shards, self._lines, strict=True)
         ]
         return LookupTicket(batch, requests)
 

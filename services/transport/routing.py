@@ -172,9 +172,7 @@ class Router:
                 out[:, here : here + width].copy_(flat[:, to : to + width])
 
 
-def _row_wise_blocks(
-    tables: Sequence[str], shards: Sequence[Sequence[Piece]], rows: Sequence[int]
-) -> dict[int, int]:
+def _row_wise_blocks(tables: Sequence[str], shards: Sequence[Sequence[Piece]], rows: Sequence[int]) -> dict[int, int]:
     """Block size of every row-wise table: its pieces must be equal row ranges but for the last."""
     blocks: dict[int, int] = {}
     for feature, table in enumerate(tables):

@@ -91,15 +91,11 @@ class SlabLine:
         request = self._free.pop()
         if routed.count > request.slot.ids_capacity:
             (request,) = self._allocate(1, 2 * routed.count)
-        ids, offsets = request.slot.prepare(
-            self._trainer.generation, batch, routed.count, unit=routed.lengths is None
-        )
+        ids, offsets = request.slot.prepare(self._trainer.generation, batch, routed.count, unit=routed.lengths is None)
         routed.write(ids, offsets)
         return request
 
-    def send(
-        self, push: _SlabRequest | None, sequence: int, learning_rate: float, lookup: _SlabRequest | None
-    ) -> Any:
+    def send(self, push: _SlabRequest | None, sequence: int, learning_rate: float, lookup: _SlabRequest | None) -> Any:
         """One actor call with a few numbers in it."""
         return self._target.actor.step.remote(
             self._sender,
@@ -168,9 +164,7 @@ class ObjectLine:
         pushed = looked_up = None
         if push is not None:
             offsets = None if push.offsets is None else to_array(push.offsets)
-            pushed = ObjectPush(
-                sequence, learning_rate, to_array(push.ids), offsets, push.batch, to_array(push.grad)
-            )
+            pushed = ObjectPush(sequence, learning_rate, to_array(push.ids), offsets, push.batch, to_array(push.grad))
         if lookup is not None:
             offsets = None if lookup.offsets is None else to_array(lookup.offsets)
             looked_up = ObjectLookup(to_array(lookup.ids), offsets, lookup.batch, self._spec.wire)
