@@ -8,17 +8,19 @@ from services.config import RunConfig
 
 
 def absolute(config: RunConfig) -> RunConfig:
-    """``config`` with data and storage paths made absolute; URLs (``scheme://``) stay."""
+    """``config`` with data and storage paths made absolute (``~`` is the home directory); URLs (``scheme://``) stay."""
     data = config.data.model_copy(
         update={
             "train": _absolute(config.data.train),
             "eval": None if config.data.eval is None else _absolute(config.data.eval),
         }
     )
-    return config.model_copy(update={"data": data, "storage_path": os.path.abspath(config.storage_path)})
+    return config.model_copy(update={"data": data, "storage_path": _one(config.storage_path)})
 
 
 def _absolute(paths: str | tuple[str, ...]) -> str | tuple[str, ...]:
-    if isinstance(paths, str):
-        return paths if "://" in paths else os.path.abspath(paths)
-    return tuple(path if "://" in path else os.path.abspath(path) for path in paths)
+    return _one(paths) if isinstance(paths, str) else tuple(map(_one, paths))
+
+
+def _one(path: str) -> str:
+    return path if "://" in path else os.path.abspath(os.path.expanduser(path))

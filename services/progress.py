@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from services.placement_report import PlacementReport
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -21,7 +23,8 @@ class Progress:
         phases: shares of the worker threads' recent time, each 0 to 1.
         trainers: alive now.
         shards: alive now.
-        message: one line worth keeping on the screen, such as a failure or an evaluation.
+        messages: what is worth keeping on the screen since the last snapshot, such as a failure or an evaluation.
+        placement: where the tables go and what they take, in one snapshot, before anything is allocated.
     """
 
     state: str
@@ -35,4 +38,5 @@ class Progress:
     phases: dict[str, float] = field(default_factory=dict)
     trainers: int = 0
     shards: int = 0
-    message: str | None = None
+    messages: tuple[str, ...] = ()
+    placement: PlacementReport | None = None

@@ -14,7 +14,10 @@ def fresh_run_directory(config: RunConfig) -> Path:
 
     Raises:
         OSError: the directory cannot be created.
+        ValueError: ``storage_path`` is a URL.
     """
+    if "://" in config.storage_path:
+        raise ValueError(f"storage_path must be a local directory, got the URL {config.storage_path!r}")
     directory = Path(config.storage_path) / config.name
     if directory.exists() and any(directory.iterdir()):
         number = next(n for n in range(1, _MAX_KEPT) if not directory.with_name(f"{config.name}.{n}").exists())

@@ -38,7 +38,10 @@ class EmbeddingClient(Protocol):
         """
 
     def discard(self, ticket: Any) -> None:
-        """Spend a ticket without a push (evaluation, skipped batches)."""
+        """Spend a ticket without a push (evaluation, skipped batches, the end).
+
+        Waits for the acknowledgement of the push that started the ticket's lookup, if it is still out.
+        """
 
     def flush(self) -> None:
         """Wait until every push sent so far was acknowledged."""

@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from services.cli.tables import placement_view
 from services.cli.units import count, number, percentages
 from services.progress import Progress
 
@@ -55,8 +56,10 @@ class LiveProgress:
         """Shows the newest state."""
         if self._quiet:
             return
-        if progress.message:
-            self._console.print(progress.message, markup=False)
+        if progress.placement:
+            self._console.print(placement_view(progress.placement))
+        for message in progress.messages:
+            self._console.print(message, markup=False)
         if self._live:
             self._live.update(_panel(progress), refresh=True)
         else:

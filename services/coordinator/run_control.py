@@ -22,6 +22,7 @@ from services.coordinator.summarize import summarize
 from services.coordinator.supervisor import Death, Finished, Supervisor
 from services.coordinator.work_queue import AccountingError, RowCounts, WorkQueue
 from services.identity import Address
+from services.placement_report import PlacementReport
 from services.progress import Progress
 from services.summary import Failure, State
 from services.transport.client import ShardUnavailableError
@@ -73,7 +74,8 @@ class RunControl:
         self._queue: WorkQueue | None = None
         self._accounts: Accounts | None = None
         self._stage = "starting actors"
-        self._message: str | None = None
+        self._messages: list[str] = []
+        self._placement: PlacementReport | None = None
         self._failures: list[Failure] = []
         self._fatal: BaseException | None = None
         self._cancelled: str | None = None
@@ -122,6 +124,8 @@ class RunControl:
         self._driver_seen_s = now = time.monotonic()
         with self._lock:
             accounts, queue = self._accounts, self._queue
+            messages, self._messages = self._messages, []
+            placement, self._placement = self._placement, None
             speed, loss = accounts.recent(now) if accounts else (0.0, None)
             phases: dict[str, float] = {}
             for stats in self._trainer_stats.values():
@@ -141,7 +145,8 @@ class RunControl:
                 phases={phase: seconds / busy for phase, seconds in phases.items()} if busy else {},
                 trainers=len(self._directory.all("trainer")),
                 shards=len(self._directory.all("shard")),
-                message=self._message,
+                messages=tuple(messages),
+                placement=placement,
             )
 
     def cancel(self, why: str) -> None:
@@ -187,6 +192,7 @@ class RunControl:
         self._enter_stage("placing tables")
         placed = place_tables(config, data.encoders.rows, self._assignment)
         self._event("placed", **placed.report.model_dump())
+        self._placement = placed.report
         self._prepare(data, placed)
 
     def _prepare(self, data: PreparedData, placed: PlacedTables) -> None:
@@ -201,7 +207,8 @@ class RunControl:
             rows = data.plan.train_rows + data.plan.eval_rows
             self._accounts = Accounts(int(config.data.max_bad_lines * rows), config.train.max_bad_batches)
         self._event("data", train_rows=data.plan.train_rows, eval_rows=data.plan.eval_rows)
-        self._message = f"{data.plan.train_rows:,} training rows, {data.plan.eval_rows:,} held out (latest in time)"
+        held_out = "the latest in time" if config.data.eval is None else "from data.eval"
+        self._say(f"{data.plan.train_rows:,} training rows; {data.plan.eval_rows:,} held out, {held_out}")
         self._enter_stage("setting up trainers")
         calls = {entry.address.index: self._setup.start_setup(entry.address.index) for entry in self._trainers()}
         for trainer_id, call in calls.items():
@@ -225,8 +232,8 @@ class RunControl:
                 if replacement is not None:
                     running.add(replacement)
             for end in finished:
-                self._handle_end(end)
-                running.discard(end.entry.address)
+                if self._handle_end(end):
+                    running.discard(end.entry.address)
         assert self._queue is not None
         self._check()
         if not self._queue.done:
@@ -247,7 +254,6 @@ class RunControl:
             index=address.index,
             cause=death.cause,
             at_samples=samples,
-            mode="none" if decision.action == "fail" else "warm",
             detect_s=death.detect_s,
         )
         if decision.action == "fail":
@@ -264,24 +270,31 @@ class RunControl:
         self._launcher.release_memory(dead.node_id, f"{dead.address}/")
         entry = self._launcher.role("trainer", trainer_id, dead.node_id)
         self._supervisor.watch(entry)
-        self._setup.setup_trainer(trainer_id, self._setup.start_setup(trainer_id))
+        try:
+            call = self._setup.start_setup(trainer_id, failure.at_samples)
+            adopted = self._setup.setup_trainer(trainer_id, call)
+        except ray.exceptions.RayActorError:  # it died as well, or a shard did: a watch reports who
+            self._failures.append(failure)
+            return entry.address
         self._supervisor.run(entry)
         seconds = time.monotonic() - started
-        self._failures.append(failure.model_copy(update={"reschedule_s": seconds}))
-        self._message = (
+        self._failures.append(
+            failure.model_copy(update={"reschedule_s": seconds, "mode": "warm" if adopted else "partial"})
+        )
+        self._say(
             f"trainer {trainer_id} died ({failure.cause}); {entry.address} took over in {seconds:.1f} s, "
             f"{rows:,} uncommitted rows queued again"
         )
-        self._event("replaced", address=str(entry.address), requeued_rows=rows, seconds=seconds)
+        self._event("replaced", address=str(entry.address), requeued_rows=rows, seconds=seconds, adopted=adopted)
         return entry.address
 
-    def _handle_end(self, end: Finished) -> None:
-        """A trainer returned or raised."""
+    def _handle_end(self, end: Finished) -> bool:
+        """A trainer returned or raised; False when it (or what it called) died, which a watch reports."""
         if end.error is None:
             self._trainer_stats[end.entry.address] = end.result
-            return
+            return True
         if isinstance(end.error, ray.exceptions.RayActorError):
-            return  # its death is reported by its watch
+            return False
         if isinstance(end.error, ShardUnavailableError):
             deadline = time.monotonic() + _ROOT_CAUSE_S  # the shard's own death is the better explanation
             while time.monotonic() < deadline:
@@ -308,7 +321,7 @@ class RunControl:
     def _account(self, trainer: Address, report: Report, rejected: list[RejectedLine]) -> None:
         assert self._queue is not None and self._accounts is not None
         now = time.monotonic()
-        before = self._queue.stage
+        before, stages_done = self._queue.stage, self._queue.stages_done
         where = {commit.lease_id: self._queue.path_of(commit.lease_id) for commit in report.commits if commit.skipped}
         self._accounts.report(report, now)
         self._queue.commit(trainer.index, report.commits)
@@ -317,18 +330,19 @@ class RunControl:
             self._accounts.check_lines()
         for bad in report.bad_batches:
             spans = ", ".join(f"{where.get(span.lease_id)} rows {span.start}-{span.end - 1}" for span in bad.spans)
-            self._event("bad_batch", where=spans, loss=bad.loss)
+            self._event("bad_batch", where=spans, loss=str(bad.loss))  # JSON has no NaN
             self._accounts.bad_batch(bad, spans)
-        if before is not None and self._queue.stage != before:
+        if before is not None and self._queue.stages_done > stages_done:
             evaluation = self._accounts.stage_ended(before[0], self._queue.counts.trained)
             if evaluation is not None:
                 metrics = evaluation.metrics
                 self._files.metrics(at_samples=evaluation.at_samples, **metrics.summary())
                 warning = metrics.warning()
                 auc = "-" if metrics.auc is None else f"{metrics.auc:.4f}"
-                self._message = f"evaluated {metrics.samples:,} rows: AUC {auc}" + (f". {warning}" if warning else "")
+                self._say(f"evaluated {metrics.samples:,} rows: AUC {auc}" + (f". {warning}" if warning else ""))
                 if warning:
                     self._event("warning", text=warning)
+        if self._queue.stage != before:
             self._show_stage()
 
     def _samples_applied(self) -> int:
@@ -358,6 +372,10 @@ class RunControl:
     def _enter_stage(self, stage: str) -> None:
         self._stage = stage
         self._event("stage", stage=stage)
+
+    def _say(self, message: str) -> None:
+        with self._lock:
+            self._messages.append(message)
 
     def _event(self, kind: str, **fields: Any) -> None:
         self._files.event(kind, **fields)

@@ -109,17 +109,24 @@ class RunSetup:
         for entry, call in calls:
             entry.process = ProcessIdentity(*ray.get(call, timeout=self._timeout_s))
 
-    def start_setup(self, trainer_id: int) -> Any:
-        """Begin the set-up of a trainer's current incarnation; returns the call to wait for."""
-        entry = self._directory.get("trainer", trainer_id)
-        assert entry is not None
-        return entry.actor.setup.remote(self._trainer_spec(entry.node_id), self._dataset_ref, self._encoders_ref)
+    def start_setup(self, trainer_id: int, trained_samples: int = 0) -> Any:
+        """Begin the set-up of a trainer's current incarnation; returns the call to wait for.
 
-    def setup_trainer(self, trainer_id: int, call: Any) -> None:
-        """Wait until the trainer is ready to run."""
+        ``trained_samples``: committed by the whole run so far, for the learning rates of a replacement.
+        """
         entry = self._directory.get("trainer", trainer_id)
         assert entry is not None
-        entry.process = ProcessIdentity(*ray.get(call, timeout=self._timeout_s))
+        return entry.actor.setup.remote(
+            self._trainer_spec(entry.node_id, trained_samples), self._dataset_ref, self._encoders_ref
+        )
+
+    def setup_trainer(self, trainer_id: int, call: Any) -> bool:
+        """Wait until the trainer is ready to run; True when it adopted its predecessor's dense parameters."""
+        entry = self._directory.get("trainer", trainer_id)
+        assert entry is not None
+        process, adopted = ray.get(call, timeout=self._timeout_s)
+        entry.process = ProcessIdentity(*process)
+        return bool(adopted)
 
     def load_center(self) -> None:
         """Start the sync server with the trainers' common initial weights."""
@@ -128,7 +135,7 @@ class RunSetup:
             call = server.actor.load.remote(trainer.actor.dense_weights.remote(), self._config.sync.alpha)
             server.process = ProcessIdentity(*ray.get(call, timeout=self._timeout_s))
 
-    def _trainer_spec(self, node_id: str) -> TrainerSpec:
+    def _trainer_spec(self, node_id: str, trained_samples: int) -> TrainerSpec:
         transport = self._config.cluster.transport
         targets = tuple(
             ShardTarget(
@@ -151,6 +158,7 @@ class RunSetup:
             pieces=self._placed.pieces,
             targets=targets,
             total_samples=self._total,
+            trained_samples=trained_samples,
             sync_server=server.actor if server else None,
             sync_keeper=self._launcher.shared_keeper(server.node_id, node_id) if server else None,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import platform
 import subprocess
@@ -24,9 +25,10 @@ def versions() -> dict[str, str]:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    if git.returncode == 0:
-        found["git_commit"] = git.stdout.strip()
+    with contextlib.suppress(OSError):  # no git on this machine
+        git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+        if git.returncode == 0:
+            found["git_commit"] = git.stdout.strip()
     return found
 
 

@@ -32,7 +32,6 @@ class _Stage:
     """Splits that may be worked on together; the next stage starts when every row of this one is committed."""
 
     purpose: Purpose
-    epoch: int
     todo: deque[tuple[Split, int, tuple[Range, ...]]] = field(default_factory=deque)
 
 
@@ -52,21 +51,20 @@ class WorkQueue:
         self, train: Sequence[Split], evaluation: Sequence[Split], epochs: int, eval_every_samples: int | None
     ) -> None:
         self.counts = RowCounts()
+        self.stages_done = 0
         self._trained_by: dict[int, int] = {}
         self._open: dict[int, _Open] = {}
         self._next_lease = 0
         self._stages = deque(_stages(train, evaluation, epochs, eval_every_samples))
-        self._total_rows = epochs * sum(split.rows for split in train)
-
-    @property
-    def total_rows(self) -> int:
-        """Input rows of training work, all epochs."""
-        return self._total_rows
 
     @property
     def stage(self) -> tuple[Purpose, int] | None:
         """Purpose and epoch (evaluation round) of the work that is leased now; ``None`` when all is done."""
-        return (self._stages[0].purpose, self._stages[0].epoch) if self._stages else None
+        if not self._stages:
+            return None
+        todo = self._stages[0].todo
+        number = todo[0][1] if todo else max(lease.epoch for lease in self._open.values())
+        return self._stages[0].purpose, number
 
     @property
     def done(self) -> bool:
@@ -78,7 +76,7 @@ class WorkQueue:
         return self._open[lease_id].split.path
 
     def trained_by_others(self, trainer_id: int) -> int:
-        """Samples that the other trainers (and this one's former generations' peers) have committed."""
+        """Samples that were committed by others than this trainer's current incarnation, which counts its own."""
         return self.counts.trained - self._trained_by.get(trainer_id, 0)
 
     def lease(self, trainer_id: int) -> Lease | Literal["wait", "done"]:
@@ -117,6 +115,7 @@ class WorkQueue:
             lease = self._open.pop(lease_id)
             self._stages[0].todo.appendleft((lease.split, lease.epoch, tuple(lease.remaining)))
             rows += sum(end - start for start, end in lease.remaining)
+        self._trained_by.pop(trainer_id, None)  # its successor counts from zero
         return rows
 
     def _count(self, trainer_id: int, purpose: Purpose, commit: Commit) -> None:
@@ -133,13 +132,14 @@ class WorkQueue:
     def _advance(self) -> None:
         while self._stages and not self._stages[0].todo and not self._open:
             self._stages.popleft()
+            self.stages_done += 1
 
 
 def _stages(
     train: Sequence[Split], evaluation: Sequence[Split], epochs: int, eval_every_samples: int | None
 ) -> list[_Stage]:
     stages: list[_Stage] = []
-    current, rows, rounds = _Stage("train", 1), 0, 0
+    current, rows, rounds = _Stage("train"), 0, 0
 
     def close() -> None:
         nonlocal current, rows, rounds
@@ -147,15 +147,14 @@ def _stages(
             stages.append(current)
         if evaluation:
             rounds += 1
-            stages.append(_Stage("eval", rounds, deque(_whole(split, rounds) for split in evaluation)))
-        current, rows = _Stage("train", current.epoch), 0
+            stages.append(_Stage("eval", deque(_whole(split, rounds) for split in evaluation)))
+        current, rows = _Stage("train"), 0
 
     for epoch in range(1, epochs + 1):
         for split in train:
             if eval_every_samples is not None and evaluation and rows >= eval_every_samples:
                 close()
             current.todo.append(_whole(split, epoch))
-            current.epoch = epoch
             rows += split.rows
     close()
     return stages

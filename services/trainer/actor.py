@@ -34,12 +34,12 @@ class Trainer:
         self._stopped = threading.Event()
         Lease(self._address, coordinator, heartbeat_s, lease_s, self._stats)
 
-    def setup(self, spec: TrainerSpec, dataset: Dataset, encoders: FeatureEncoders) -> tuple[int, int]:
-        """Build replica, lines to the shards, readers; returns this process's identity."""
+    def setup(self, spec: TrainerSpec, dataset: Dataset, encoders: FeatureEncoders) -> tuple[tuple[int, int], bool]:
+        """Build replica, lines to the shards, readers; returns this process's identity and whether it adopted."""
         from services.trainer.core import TrainerCore
 
         self._core = TrainerCore(self._address, self._keeper, self._coordinator, spec, dataset, encoders)
-        return identify()
+        return identify(), self._core.adopted
 
     def dense_weights(self) -> Array:
         """A copy of the flat dense parameters, P float32."""

@@ -58,7 +58,9 @@ class TrainerCore:
         )
         if self._sync is not None and address.generation > 1 and not self.adopted:
             self._replica.weights.copy_(self._sync.center())
-        self._rates = ProgressRates(config.dense, config.embedding, spec.total_samples, config.cluster.trainers)
+        self._rates = ProgressRates(
+            config.dense, config.embedding, spec.total_samples, config.cluster.trainers, spec.trained_samples
+        )
         self._reporter = Reporter(address, coordinator, self.ledger, self._rates)
         self._leases = CoordinatorLeases(address, coordinator, self._stop)
         self._reader = BatchReader(

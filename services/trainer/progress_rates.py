@@ -13,9 +13,17 @@ class ProgressRates:
     own pace since; with one trainer that is exact, whenever reports happen (deterministic mode relies on it).
     """
 
-    def __init__(self, dense: DenseConfig, embedding: EmbeddingConfig, total_samples: int, trainers: int) -> None:
+    def __init__(
+        self,
+        dense: DenseConfig,
+        embedding: EmbeddingConfig,
+        total_samples: int,
+        trainers: int,
+        trained_samples: int = 0,
+    ) -> None:
+        """``trained_samples`` of ``total_samples`` were trained before this trainer came."""
         self._dense, self._embedding, self._total = dense, embedding, total_samples
-        self._others = 0
+        self._others = trained_samples
         self._own_at_report = 0
         self._pace = trainers - 1
 

@@ -15,7 +15,8 @@ class TrainerSpec:
     """Everything but data and encoders, which travel beside it (they can be large).
 
     ``targets[i]`` and ``pieces[i]`` describe shard i. ``sync_server`` is ``None`` when replicas are not synchronized;
-    ``sync_keeper`` names the keeper when the server shares this trainer's node.
+    ``sync_keeper`` names the keeper when the server shares this trainer's node. ``trained_samples`` of the run's
+    ``total_samples`` were committed before this trainer came.
     """
 
     config: RunConfig
@@ -25,5 +26,6 @@ class TrainerSpec:
     pieces: tuple[tuple[Piece, ...], ...]
     targets: tuple[ShardTarget, ...]
     total_samples: int
+    trained_samples: int
     sync_server: Any | None
     sync_keeper: str | None

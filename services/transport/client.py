@@ -118,7 +118,11 @@ class ShardedEmbeddingClient:
         return following_ticket
 
     def discard(self, ticket: LookupTicket) -> None:
-        """Give the requests back without a push."""
+        """Give the requests back without a push of their own; one that travelled with the lookup is waited for."""
+        if ticket.pushed is not None:
+            self._wait(ticket.calls)
+            self._acknowledge(ticket.pushed)
+            ticket.pushed = None
         for line, request in zip(self._lines, ticket.requests, strict=True):
             line.release(request)
 

@@ -45,7 +45,7 @@ def test_not_a_terminal_gets_a_line_every_five_seconds_and_at_every_change() -> 
             show(RUNNING)
         now_s = 11.5
         show(Progress(state="RUNNING", stage="evaluate"))
-        show(Progress(state="RUNNING", stage="evaluate", message="shard 1 [died]"))
+        show(Progress(state="RUNNING", stage="evaluate", messages=("shard 1 [died]",)))
     lines = stream.getvalue().splitlines()
     assert [text.split(" | ")[0] for text in lines] == ["RUNNING train"] * 3 + ["RUNNING evaluate", "shard 1 [died]"]
     assert all("\x1b" not in text for text in lines)
@@ -61,7 +61,7 @@ def test_a_long_line_is_not_wrapped_for_log_files() -> None:
 def test_quiet_says_nothing() -> None:
     stream = io.StringIO()
     with LiveProgress(stream, quiet=True) as show:
-        show(Progress(state="RUNNING", stage="train", message="hello"))
+        show(Progress(state="RUNNING", stage="train", messages=("hello",)))
     assert stream.getvalue() == ""
 
 
