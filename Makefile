@@ -64,7 +64,7 @@ format: setup ## let ruff fix and format
 	$(BIN)/ruff format .
 
 bench: setup ## throughput of the training loop, as JSON
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.throughput
 
 clean: ## remove .venv, caches and runs/demo*; other runs stay
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs/demo*

@@ -98,11 +98,26 @@ def _supervise(
         text = _wait(coordinator, call, on_progress, interrupted)
         return Summary.model_validate_json(text)
     except ray.exceptions.RayError as error:
-        cause = f"the coordinator died ({type(error).__name__}); its actors leave by themselves"
-        return Summary(run=config.name, state="FAILED", error=cause, wall_s=time.time() - started_s)
+        return Summary(
+            run=config.name,
+            state="CANCELLED" if interrupted.is_set() else "FAILED",
+            error=_without_summary(error),
+            wall_s=time.time() - started_s,
+        )
     finally:
         with contextlib.suppress(ray.exceptions.RayError, ValueError):
             ray.kill(coordinator, no_restart=True)
+
+
+def _without_summary(error: Exception) -> str:
+    """Why the coordinator gave no summary."""
+    import ray
+
+    if isinstance(error, ray.exceptions.GetTimeoutError):
+        return str(error)
+    if isinstance(error, ray.exceptions.RayActorError):
+        return f"the coordinator died ({type(error).__name__}); its actors leave by themselves"
+    return f"the coordinator failed: {error}"
 
 
 def _wait(coordinator: Any, call: Any, on_progress: Callable[[Progress], None], interrupted: threading.Event) -> str:

@@ -61,11 +61,12 @@ def assign(
     """Spread shards and trainers evenly over the nodes, the node ``first`` (the coordinator's) leading.
 
     Raises:
-        ResourceError: fewer CPUs are free than the roles reserve.
+        ResourceError: fewer CPUs are free than the roles reserve, or no node has enough for one of them.
     """
     ordered = sorted(nodes, key=lambda node: (node.node_id != first, node.node_id))
     free = [node.cpus for node in ordered]
     needed, offered = shards * shard_cpus + trainers * trainer_cpus, sum(free)
+    per_node = " + ".join(f"{cpus:g}" for cpus in free)
 
     def place(count: int, cpus: float) -> list[int]:
         load, placed = [0] * len(ordered), []
@@ -74,8 +75,9 @@ def assign(
             if not fitting:
                 raise ResourceError(
                     f"{shards} shards × {shard_cpus:g} and {trainers} trainers × {trainer_cpus:g} CPUs need {needed:g},"
-                    f" {len(ordered)} nodes have {offered:g} free: lower cluster.shards, cluster.trainers, "
-                    "cluster.shard_cpus or cluster.trainer_cpus (train.hogwild_threads unless set), or add nodes"
+                    f" {len(ordered)} nodes have {offered:g} free ({per_node}): lower cluster.shards, "
+                    "cluster.trainers, cluster.shard_cpus or cluster.trainer_cpus (train.hogwild_threads unless set), "
+                    "or add nodes"
                 )
             index = min(fitting, key=lambda i: (load[i], i))
             load[index] += 1
@@ -83,8 +85,14 @@ def assign(
             placed.append(index)
         return sorted(placed)
 
-    placed_shards = place(shards, shard_cpus)
-    return Assignment(tuple(ordered), tuple(placed_shards), tuple(place(trainers, trainer_cpus)), 0)
+    # The role that needs more CPUs first: the other one fits into what is left.
+    if shard_cpus >= trainer_cpus:
+        placed_shards = place(shards, shard_cpus)
+        placed_trainers = place(trainers, trainer_cpus)
+    else:
+        placed_trainers = place(trainers, trainer_cpus)
+        placed_shards = place(shards, shard_cpus)
+    return Assignment(tuple(ordered), tuple(placed_shards), tuple(placed_trainers), 0)
 
 
 def budgets(assignment: Assignment, configured_bytes: int | None) -> list[int]:

@@ -92,7 +92,11 @@ class RunControl:
         error: str | None = None
         self._event("started", run=self._config.name, run_id=self._run_id)
         try:
-            self._start()
+            try:
+                self._start()
+            except ray.exceptions.RayActorError:
+                self._explain_early_death()
+                raise
             self._train()
             state = "SUCCEEDED"
         except CancelledError as cancelled:
@@ -220,6 +224,18 @@ class RunControl:
         for entry in self._trainers():
             self._supervisor.run(entry)
         self._show_stage()
+
+    def _explain_early_death(self) -> None:
+        """A call failed before training began: nothing was trained, so the run ends, naming who died."""
+        for death in self._supervisor.poll(_ROOT_CAUSE_S)[0]:
+            address = death.entry.address
+            self._event("death", address=str(address), cause=death.cause, action="fail", detect_s=death.detect_s)
+            self._failures.append(
+                Failure(
+                    role=address.role, index=address.index, cause=death.cause, at_samples=0, detect_s=death.detect_s
+                )
+            )
+            raise RunFailedError(f"{address.role} {address.index}: {death.cause} during {self._stage}")
 
     def _train(self) -> None:
         running = {entry.address for entry in self._trainers()}
