@@ -29,7 +29,7 @@ class DataConfig(Settings):
     """Where the click log is and how it is cut.
 
     ``train`` and ``eval`` take files, directories and globs. Without ``eval`` the last ``eval_fraction`` of the rows,
-    in time order, is held out and never trained on.
+    in time order, is held out and never trained on. ``features`` overrides ``categories`` for single features.
     """
 
     format: Literal["criteo_tsv", "parquet", "movielens"] = "criteo_tsv"
@@ -42,6 +42,17 @@ class DataConfig(Settings):
     max_bad_lines: Annotated[float, Field(ge=0.0, le=1.0)] = 0.001
     categories: CategoryConfig = CategoryConfig()
     features: dict[str, CategoryConfig] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _inherit_categories(self) -> DataConfig:
+        """What ``data.features.<name>`` leaves out is as in ``data.categories``."""
+        common = self.categories.model_dump()
+        merged = {
+            name: CategoryConfig(**{**common, **own.model_dump(include=own.model_fields_set)})
+            for name, own in self.features.items()
+        }
+        object.__setattr__(self, "features", merged)
+        return self
 
 
 class ModelConfig(Settings):
@@ -58,8 +69,10 @@ class ModelConfig(Settings):
             raise ValueError(
                 f"model.dense_arch must end in model.embedding_dim ({self.embedding_dim}), got {list(self.dense_arch)}"
             )
-        if not self.over_arch or self.over_arch[-1] != 1:
-            raise ValueError(f"model.over_arch must end in 1 (the logit), got {list(self.over_arch)}")
+        if len(self.over_arch) < 2 or self.over_arch[-1] != 1:
+            raise ValueError(
+                f"model.over_arch needs a hidden layer and must end in 1 (the logit), got {list(self.over_arch)}"
+            )
         return self
 
 

@@ -249,3 +249,13 @@ def test_dump_loads_back_equal(tmp_path_factory: pytest.TempPathFactory, config:
     assert load_config(str(path)) == config
     # Any other YAML reader sees the same file: text stays text for PyYAML's YAML 1.1 too.
     assert yaml.safe_load(text) == config.model_dump(mode="json")
+
+
+def test_a_feature_inherits_what_it_does_not_say_and_keeps_it_through_a_dump(tmp_path: Path) -> None:
+    settings = ["data.categories.encoding=vocabulary", "data.categories.min_count=4", "data.features.C3.min_count=9"]
+    config = load_config(None, settings)
+    assert config.data.features["C3"].encoding == "vocabulary"
+    assert config.data.features["C3"].min_count == 9
+    dumped = tmp_path / "config.yaml"
+    dumped.write_text(dump_config(config), encoding="utf-8")
+    assert load_config(str(dumped)) == config

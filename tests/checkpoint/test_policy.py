@@ -1,0 +1,35 @@
+"""What the recovery policy decides, and that its reasons name who, why, when and which setting."""
+
+from __future__ import annotations
+
+import pytest
+
+from checkpoint.policy import FailureEvent, FailureHistory, RecoveryPolicy
+
+
+def event(role: str) -> FailureEvent:
+    return FailureEvent(role, 3, 2, "its process died", 1234)
+
+
+@pytest.mark.parametrize(("replacements", "limit", "action"), [
+    (0, 1, "replace"), (0, 0, "fail"), (9, 10, "replace"), (10, 10, "fail"), (11, 10, "fail")
+])  # fmt: skip
+def test_trainers_are_replaced_up_to_the_limit(replacements: int, limit: int, action: str) -> None:
+    decision = RecoveryPolicy().decide(event("trainer"), FailureHistory(replacements, limit))
+    assert decision.action == action
+    assert decision.reason.startswith("trainer 3 (generation 2): its process died after 1234 samples")
+    assert (f"failure.max_failures={limit}" in decision.reason) == (action == "fail")
+
+
+@pytest.mark.parametrize("role", ["shard", "keeper", "sync_server"])
+def test_what_holds_something_that_exists_once_ends_the_run(role: str) -> None:
+    decision = RecoveryPolicy().decide(event(role), FailureHistory(0, 10))
+    assert decision.action == "fail"
+    assert decision.reason == f"{role} 3 (generation 2): its process died after 1234 samples"
+
+
+def test_a_decision_depends_on_its_arguments_alone() -> None:
+    policy = RecoveryPolicy()
+    first = policy.decide(event("trainer"), FailureHistory(0, 1))
+    policy.decide(event("shard"), FailureHistory(5, 1))
+    assert policy.decide(event("trainer"), FailureHistory(0, 1)) == first

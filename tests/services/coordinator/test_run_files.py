@@ -1,0 +1,91 @@
+"""Files of a run directory: rotation, absolute paths, one JSON object a line from many threads."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from services.config import RunConfig
+from services.coordinator.run_files import RunFiles
+from services.paths import absolute
+from services.run_directory import fresh_run_directory
+from trainer.data.block import RejectedLine
+
+
+def config(**changes: object) -> RunConfig:
+    return RunConfig.model_validate(changes)
+
+
+def test_a_former_run_of_the_same_name_moves_aside(tmp_path: Path) -> None:
+    chosen = config(name="r", storage_path=str(tmp_path / "deep" / "runs"))
+    first = fresh_run_directory(chosen)
+    assert first == tmp_path / "deep" / "runs" / "r" and first.is_dir()
+    assert fresh_run_directory(chosen) == first, "an empty one is used again"
+    assert [path.name for path in first.parent.iterdir()] == ["r"]
+    for number in (1, 2, 3):
+        (first / "summary.json").write_text(str(number))
+        assert fresh_run_directory(chosen) == first and not any(first.iterdir())
+        assert (first.with_name(f"r.{number}") / "summary.json").read_text() == str(number)
+    (first / "x").touch()
+    (first.with_name("r.2") / "summary.json").unlink()
+    first.with_name("r.2").rmdir()
+    fresh_run_directory(chosen)
+    assert (first.with_name("r.2") / "x").exists(), "a gap is filled, nothing is overwritten"
+
+
+def test_a_url_is_no_place_for_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="storage_path must be a local directory, got the URL 's3://bucket/runs'"):
+        fresh_run_directory(absolute(config(storage_path="s3://bucket/runs")))
+    assert not any(tmp_path.iterdir())
+
+
+def test_paths_become_absolute_where_the_command_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/someone")
+    found = absolute(
+        config(
+            storage_path="../runs",
+            data={"train": ["day_*", "/data/x.tsv", "s3://bucket/y", "~/clicks"], "eval": "late/part-1.tsv"},
+        )
+    )
+    here = os.getcwd()
+    assert found.storage_path == os.path.join(os.path.dirname(here), "runs")
+    assert found.data.train == (f"{here}/day_*", "/data/x.tsv", "s3://bucket/y", "/home/someone/clicks")
+    assert found.data.eval == f"{here}/late/part-1.tsv"
+    assert absolute(config(data={"train": "a"})).data.eval is None
+    assert absolute(found) == found
+
+
+def test_every_line_of_every_thread_is_one_json_object(tmp_path: Path) -> None:
+    files = RunFiles(str(tmp_path / "run"))
+    line = RejectedLine("a.tsv", 7, "I1", "'x\\ny'", "an integer")
+
+    def write(thread: int) -> None:
+        for number in range(50):
+            files.event("tick", thread=thread, number=number, text="two\nlines", path=tmp_path)
+            files.metrics(at_samples=number, auc=None)
+            files.rejected([line, line])
+
+    threads = [threading.Thread(target=write, args=(thread,)) for thread in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lines = {
+        name: [json.loads(text) for text in (files.directory / name).read_text().splitlines()]
+        for name in ("events.jsonl", "metrics.jsonl", "rejected.jsonl")
+    }
+    assert [len(lines[name]) for name in lines] == [200, 200, 400]
+    assert {(event["kind"], event["thread"], event["number"]) for event in lines["events.jsonl"]} == {
+        ("tick", thread, number) for thread in range(4) for number in range(50)
+    }
+    assert all(event["time"] > 0 and event["path"] == str(tmp_path) for event in lines["events.jsonl"])
+    assert lines["rejected.jsonl"][0] == {
+        "path": "a.tsv", "line": 7, "column": "I1", "found": "'x\\ny'", "expected": "an integer"
+    }  # fmt: skip
+    assert (files.directory / "checkpoints").is_dir()

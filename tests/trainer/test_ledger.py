@@ -1,0 +1,94 @@
+"""The ledger of a trainer's threads: nothing lost, nothing twice, order kept."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import numpy as np
+import torch
+
+from trainer.data.batch import Batch, RowSpan
+from trainer.ledger import Commit, Ledger
+
+
+def batch(*spans: tuple[int, int, int, int], purpose: str = "train") -> Batch:
+    rows = tuple(RowSpan(*span) for span in spans)
+    size = sum(span.rows for span in rows)
+    empty = torch.zeros(0, dtype=torch.int64)
+    return Batch(torch.zeros(size, 2), torch.zeros(size), empty, None, rows, purpose)
+
+
+def test_every_outcome_is_committed_with_its_rows() -> None:
+    ledger = Ledger()
+    ledger.trained(batch((1, 0, 5, 4), (2, 0, 2, 2)), 0.5, 3)
+    ledger.skipped(batch((2, 2, 4, 2)), math.nan)
+    logits, labels = np.zeros(3, np.float32), np.ones(3, np.float32)
+    ledger.evaluated(batch((3, 0, 3, 3), purpose="eval"), logits, labels)
+    ledger.trained(batch((4, 0, 2, 0)), 0.0, 0)  # rejected rows alone
+    report = ledger.take()
+    assert report.commits == [
+        Commit(1, 0, 5, 4, False),
+        Commit(2, 0, 2, 2, False),
+        Commit(2, 2, 4, 2, True),
+        Commit(3, 0, 3, 3, False),
+        Commit(4, 0, 2, 0, False),
+    ]
+    assert (report.loss.samples, report.loss.loss_sum, report.loss.positives) == (6, 3.0, 3)
+    assert [bad.spans for bad in report.bad_batches] == [(RowSpan(2, 2, 4, 2),)]
+    assert report.predictions == [(logits, labels)]
+    assert report and not ledger.take()
+
+
+def test_a_report_that_was_not_delivered_goes_first_in_the_next() -> None:
+    ledger = Ledger()
+    ledger.trained(batch((1, 0, 2, 2)), 1.0, 1)
+    ledger.skipped(batch((1, 2, 4, 2)), math.inf)
+    lost = ledger.take()
+    ledger.trained(batch((1, 4, 6, 2)), 3.0, 2)
+    ledger.skipped(batch((1, 6, 8, 2)), math.nan)
+    ledger.give_back(lost)
+    ledger.trained(batch((1, 8, 9, 1)), 5.0, 0)
+    report = ledger.take()
+    assert [commit.start for commit in report.commits] == [0, 2, 4, 6, 8]
+    assert [bad.spans[0].start for bad in report.bad_batches] == [2, 6]
+    assert (report.loss.samples, report.loss.loss_sum, report.loss.positives) == (5, 2 * 1.0 + 2 * 3.0 + 5.0, 3)
+
+
+def test_giving_back_nothing_changes_nothing() -> None:
+    ledger = Ledger()
+    nothing = ledger.take()
+    ledger.trained(batch((1, 0, 2, 2)), 1.0, 1)
+    ledger.give_back(nothing)
+    assert [commit.start for commit in ledger.take().commits] == [0]
+
+
+def test_many_threads_and_a_lossy_reporter_lose_nothing() -> None:
+    ledger = Ledger()
+    befores: list[int] = []
+
+    def work(lease: int) -> None:
+        for row in range(200):
+            befores.append(ledger.start(1))
+            ledger.trained(batch((lease, row, row + 1, 1)), 1.0, 0)
+
+    threads = [threading.Thread(target=work, args=(lease,)) for lease in range(4)]
+    for thread in threads:
+        thread.start()
+    delivered: list[Commit] = []
+    tries = samples = 0
+    while True:
+        alive = any(thread.is_alive() for thread in threads)
+        report = ledger.take()
+        tries += 1
+        if alive and tries % 2:
+            ledger.give_back(report)
+            continue
+        delivered += report.commits
+        samples += report.loss.samples
+        if not alive:
+            break
+    assert samples == 800 and ledger.started_samples == 800
+    assert sorted(befores) == list(range(800)), "every step knows what was begun before it"
+    for lease in range(4):
+        assert [commit.start for commit in delivered if commit.lease_id == lease] == list(range(200))
