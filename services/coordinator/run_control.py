@@ -139,7 +139,7 @@ class RunControl:
             last = accounts.evaluations[-1].metrics if accounts and accounts.evaluations else None
             return Progress(
                 state="STOPPING" if self._cancelled else "RUNNING" if queue else "STARTING",
-                stage=self._stage,
+                stage=self._described_stage(),
                 samples=queue.counts.trained if queue else 0,
                 total_samples=self._total_samples,
                 throughput_samples_per_s=speed,
@@ -376,12 +376,19 @@ class RunControl:
         """The command that started the run has not asked for progress for ``failure.lease_s``."""
         return time.monotonic() - self._driver_seen_s > self._config.failure.lease_s
 
+    def _described_stage(self) -> str:
+        epochs = self._config.train.epochs
+        if self._queue is None or epochs == 1 or self._stage != "training":
+            return self._stage
+        epoch = min(epochs, 1 + self._queue.counts.trained * epochs // max(1, self._total_samples))
+        return f"training, epoch {epoch}/{epochs}"
+
     def _show_stage(self) -> None:
         stage = self._queue.stage if self._queue else None
         if stage is None:
             self._enter_stage("finishing")
         elif stage[0] == "train":
-            self._enter_stage(f"training, epoch {stage[1]}/{self._config.train.epochs}")
+            self._enter_stage("training")
         else:
             self._enter_stage(f"evaluating, round {stage[1]}")
 
