@@ -27,7 +27,7 @@ class _Part(BaseModel):
 
 
 class Samples(_Part):
-    """Row accounting. ``trained`` counts every training of a row, ``repeated`` those that were not the row's first."""
+    """Row accounting. ``trained`` counts each row once an epoch, ``repeated`` what was trained beyond that."""
 
     trained: int = 0
     lost: int = 0
