@@ -20,7 +20,7 @@ _MAX_TABLE_ROWS = 20_000
 @command
 def demo(
     overrides: Overrides = None,
-    rows: Annotated[int, typer.Option(help="Size of the synthetic click log.", min=1000)] = 400_000,
+    rows: Annotated[int, typer.Option(help="Size of the synthetic click log.", min=1000)] = 1_000_000,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> int:
