@@ -36,7 +36,9 @@ def run(config: RunConfig, on_progress: Callable[[Progress], None] = lambda _: N
     directory = fresh_run_directory(config)
     (directory / "config.yaml").write_text(dump_config(config), encoding="utf-8")
     on_progress(Progress(state="STARTING", stage="starting Ray"))
-    with _interrupts() as interrupted, ray_session(config):
+    interrupted = threading.Event()
+    # Twice: Ray, too, installs a handler for SIGTERM when it starts.
+    with _interrupts(interrupted), ray_session(config), _interrupts(interrupted):
         try:
             summary = _supervise(config, directory, started_s, on_progress, interrupted)
         except ResourceError as error:
@@ -91,7 +93,7 @@ def _supervise(
         name=f"{run_id}/coordinator",
         namespace=NAMESPACE,
         lifetime="detached",
-        scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=True),
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
     ).remote()
     try:
         call = coordinator.run.remote(config, assignment, run_id, str(directory), started_s)
@@ -140,11 +142,10 @@ def _wait(coordinator: Any, call: Any, on_progress: Callable[[Progress], None], 
 
 
 @contextlib.contextmanager
-def _interrupts() -> Iterator[threading.Event]:
-    """SIGINT and SIGTERM set an event; a second SIGINT raises KeyboardInterrupt as usual."""
-    event = threading.Event()
+def _interrupts(event: threading.Event) -> Iterator[None]:
+    """SIGINT and SIGTERM set ``event``; a second one raises KeyboardInterrupt as usual."""
     if threading.current_thread() is not threading.main_thread():  # signals belong to the main thread
-        yield event
+        yield
         return
 
     def note(_number: int, _frame: Any) -> None:
@@ -154,7 +155,7 @@ def _interrupts() -> Iterator[threading.Event]:
 
     previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield event
+        yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

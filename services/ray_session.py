@@ -42,6 +42,7 @@ def ray_session(config: RunConfig) -> Iterator[None]:
         ray.init(address=address, **common)
     else:
         ray.init(
+            "local",  # without it Ray joins any cluster that runs on this machine, and refuses the settings below
             num_cpus=max(os.cpu_count() or 1, math.ceil(config.reserved_cpus)),
             include_dashboard=False,
             object_store_memory=_OBJECT_STORE_BYTES,

@@ -14,6 +14,7 @@ from services.coordinator.directory import Directory, Entry
 from services.coordinator.nodes import Assignment
 from services.identity import Role
 from services.keeper import Keeper
+from services.memory.process import ProcessIdentity, kill_and_confirm
 from services.shard.actor import EmbeddingShard
 from services.sync_server.actor import SyncServer
 from services.trainer.actor import Trainer
@@ -64,10 +65,19 @@ class Launcher:
         self._keepers[node_id][1].release.remote(prefix)
 
     def confirm_dead(self, entry: Entry) -> None:
-        """Have the node's keeper kill the process and see it dead: only then may anybody adopt its memory."""
-        if entry.process is not None and entry.address.role != "keeper":
-            with contextlib.suppress(ray.exceptions.RayError):
-                ray.get(self._keepers[entry.node_id][1].kill.remote(entry.process), timeout=_KILL_TIMEOUT_S)
+        """Have the node's keeper kill the process and see it dead: only then may anybody adopt its memory.
+
+        A keeper that died or hangs cannot be asked, so a task on its node does it.
+        """
+        if entry.process is None:
+            return
+        with contextlib.suppress(ray.exceptions.RayError):
+            if entry.address.role == "keeper":
+                where = NodeAffinitySchedulingStrategy(entry.node_id, soft=False)
+                call = _kill_here.options(scheduling_strategy=where).remote(entry.process)
+            else:
+                call = self._keepers[entry.node_id][1].kill.remote(entry.process)
+            ray.get(call, timeout=_KILL_TIMEOUT_S)
 
     def end_all(self) -> None:
         """End every actor of the run, keepers last; processes that do not react (stopped ones) are killed by pid."""
@@ -91,8 +101,9 @@ class Launcher:
             namespace=NAMESPACE,
             lifetime="detached",
             num_cpus=cpus,
-            # Soft: a node that died since it was chosen must not leave the actor pending for ever.
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=True),
+            # Hard: a soft one may land elsewhere while a node that just joined is not known everywhere, away from its
+            # keeper's memory. On a node that died since it was chosen, Ray fails the actor at once.
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
         )
 
     def _enter(self, entry: Entry) -> Entry:
@@ -111,6 +122,11 @@ def start_all(launcher: Launcher, assignment: Assignment, *, synchronized: bool)
         launcher.role("shard", shard_id, nodes[node])
     if synchronized:
         launcher.role("sync_server", 0, nodes[assignment.sync_server])
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def _kill_here(process: tuple[int, int]) -> bool:
+    return kill_and_confirm(ProcessIdentity(*process))
 
 
 def _end(entries: Sequence[Entry]) -> None:

@@ -289,7 +289,7 @@ class RunControl:
         try:
             call = self._setup.start_setup(trainer_id, failure.at_samples)
             adopted = self._setup.setup_trainer(trainer_id, call)
-        except ray.exceptions.RayActorError:  # it died as well, or a shard did: a watch reports who
+        except (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError):  # a watch reports who died
             self._failures.append(failure)
             return entry.address
         self._supervisor.run(entry)
@@ -358,7 +358,6 @@ class RunControl:
                 self._say(f"evaluated {metrics.samples:,} rows: AUC {auc}" + (f". {warning}" if warning else ""))
                 if warning:
                     self._event("warning", text=warning)
-        if self._queue.stage != before:
             self._show_stage()
 
     def _samples_applied(self) -> int:

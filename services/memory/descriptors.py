@@ -25,10 +25,18 @@ def socket_address(name: str) -> str:
 
 
 def listen(name: str) -> socket.socket:
-    """Bind the keeper's socket."""
+    """Bind the keeper's socket.
+
+    Raises:
+        KeeperError: another keeper of this node has the name.
+    """
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    server.bind(socket_address(name))
-    server.listen(128)
+    try:
+        server.bind(socket_address(name))
+        server.listen(128)
+    except OSError as error:
+        server.close()
+        raise KeeperError(f"keeper {name!r} cannot listen on its socket: {error}") from error
     return server
 
 
@@ -40,8 +48,15 @@ def same_user(connection: socket.socket) -> bool:
 
 
 def receive_request(connection: socket.socket) -> dict[str, Any]:
-    """Read one request."""
-    return dict(json.loads(connection.recv(_MAX_MESSAGE_BYTES)))
+    """Read one request.
+
+    Raises:
+        ValueError: what arrived is not a JSON object.
+    """
+    message = json.loads(connection.recv(_MAX_MESSAGE_BYTES))
+    if not isinstance(message, dict):
+        raise ValueError(f"not a request: {message!r:.100}")
+    return message
 
 
 def send_answer(connection: socket.socket, answer: dict[str, Any], fd: int | None) -> None:

@@ -104,14 +104,22 @@ def read_header(buffer: memoryview) -> tuple[Layout, int, int]:
     """
     if len(buffer) < FIXED_BYTES:
         raise HeaderError(f"region of {len(buffer)} bytes is shorter than a header ({FIXED_BYTES} bytes)")
-    magic, version, state, generation, _pid, layout_bytes, _offset, total_bytes = _FIXED.unpack_from(buffer, 0)
+    magic, version, state, generation, _pid, layout_bytes, offset, total_bytes = _FIXED.unpack_from(buffer, 0)
     if magic != MAGIC:
         raise HeaderError(f"region starts with {magic!r}, expected {MAGIC!r}")
     if version != VERSION:
         raise HeaderError(f"region has header version {version}, this build reads version {VERSION}")
     if total_bytes != len(buffer):
         raise HeaderError(f"header says {total_bytes} bytes, the region has {len(buffer)}")
-    layout = Layout.from_json(bytes(buffer[FIXED_BYTES : FIXED_BYTES + layout_bytes]))
+    try:
+        layout = Layout.from_json(bytes(buffer[FIXED_BYTES : FIXED_BYTES + layout_bytes]))
+        described = (layout.data_offset, layout.total_bytes)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:  # a writer that died while it wrote it
+        raise HeaderError(f"the layout in the header cannot be read ({error!r})") from error
+    if described != (offset, total_bytes):
+        raise HeaderError(
+            f"the layout says data at {described[0]} of {described[1]} bytes, not {offset} of {total_bytes}"
+        )
     return layout, state, generation
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import socket
 import threading
 from typing import Any
 
@@ -27,10 +28,14 @@ class MemoryStore:
         if soft < hard:  # one descriptor a region: slabs of many trainers pass the usual soft limit of 1024
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self._socket = listen(name)
-        threading.Thread(target=self._serve, name="keeper-descriptors", daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, name="keeper-descriptors", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Stop serving and let go of all memory."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the serving thread; closing alone would leave it listening
+        self._thread.join()
         self._socket.close()
         with self._lock:
             for fd, _nbytes in self._regions.values():
@@ -56,31 +61,44 @@ class MemoryStore:
                 connection, _ = self._socket.accept()
             except OSError:  # closed
                 return
-            with connection, contextlib.suppress(OSError, ValueError):
-                connection.settimeout(_IDLE_CONNECTION_S)  # a stopped client must not block the others
-                if same_user(connection):
-                    answer, fd = self._handle(receive_request(connection))
-                    send_answer(connection, answer, fd)
+            # A thread each: a stopped client keeps nobody else waiting.
+            threading.Thread(target=self._answer, args=(connection,), name="keeper-answer", daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError, ValueError):
+            connection.settimeout(_IDLE_CONNECTION_S)
+            if not same_user(connection):
+                return
+            answer, fd = self._handle(receive_request(connection))
+            try:
+                send_answer(connection, answer, fd)
+            finally:
+                if fd is not None:
+                    os.close(fd)
 
     def _handle(self, message: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
+        """The answer, with a descriptor of its own (a release meanwhile could give its number to another region)."""
         op, name = message.get("op"), str(message.get("name", ""))
         try:
             if op == "create":
-                return {"bytes": int(message["bytes"])}, self._create(name, int(message["bytes"]))
+                nbytes = message.get("bytes")
+                if not isinstance(nbytes, int) or not 0 < nbytes < 1 << 63:
+                    raise ValueError(f"memory named {name!r} cannot have {nbytes!r} bytes")
+                return {"bytes": nbytes}, self._create(name, nbytes)
             if op == "open":
                 with self._lock:
                     if name not in self._regions:
-                        raise KeyError(f"keeper {self.name!r} holds no memory named {name!r}")
+                        raise ValueError(f"keeper {self.name!r} holds no memory named {name!r}")
                     fd, nbytes = self._regions[name]
-                return {"bytes": nbytes}, fd
+                    return {"bytes": nbytes}, os.dup(fd)
             if op == "release":
                 return {"released": self.release(name)}, None
             if op == "list":
                 with self._lock:
                     return {"regions": {key: nbytes for key, (_fd, nbytes) in self._regions.items()}}, None
             raise ValueError(f"unknown request {op!r}")
-        except (KeyError, ValueError, OSError, MemoryError) as error:
-            return {"error": str(error.args[0]) if error.args else repr(error)}, None
+        except (ValueError, OSError) as error:
+            return {"error": f"{error}" if isinstance(error, ValueError) else f"{op} {name!r}: {error}"}, None
 
     def _create(self, name: str, nbytes: int) -> int:
         with self._lock:
@@ -93,4 +111,4 @@ class MemoryStore:
                 os.close(fd)
                 raise
             self._regions[name] = (fd, nbytes)
-            return fd
+            return os.dup(fd)

@@ -90,12 +90,16 @@ class ShardCore:
 
         Raises:
             IdRangeError: an id lies outside its piece; nothing was written.
+            ValueError: the gradient has another shape; nothing was written.
         """
         memory = self.memory
         if sequence <= memory.last_applied(stream):
             return False
         assert self._table is not None
         self._table.check(ids, offsets)
+        shape = ((offsets.numel() - 1) // len(memory.spec.pieces), self._table.total_dim)
+        if grad.shape != shape:  # fbgemm would read past its end
+            raise ValueError(f"push {sequence} of stream {stream}: gradient is {tuple(grad.shape)}, expected {shape}")
         memory.begin_update(stream, sequence, ids, offsets)
         self._table.update(grad, ids, offsets, learning_rate)
         memory.end_update(stream, sequence, grad.shape[0])

@@ -64,7 +64,7 @@ class ShardMemory:
         self.spec = ShardSpec.from_meta(region.layout.meta)
         arrays = region.arrays
         self.arrays = arrays
-        self.weights = arrays["weights"]
+        self.weights = arrays.get("weights", torch.empty(0))  # a shard may own nothing
         self.momentum = arrays.get("momentum1")
         self._applied = arrays["applied"].numpy()
         self._mark = arrays["mark"].numpy()

@@ -57,6 +57,7 @@ class PieceTable:
             preallocated_host_buffers=buffers,
         )
         self.total_dim = sum(piece.dim for piece in self.pieces)
+        self._weights = self._tbe.weights_host.detach()  # a parameter would drag an autograd graph into every answer
         self._rows = torch.tensor([piece.rows for piece in self.pieces], dtype=torch.int64)
         self._warning = torch.zeros(1, dtype=torch.int64)
         self._learning_rate = torch.zeros((), dtype=torch.float32)
@@ -64,6 +65,8 @@ class PieceTable:
 
     def check(self, ids: Tensor, offsets: Tensor) -> None:
         """Raise ``IdRangeError`` unless every one of the L ids lies in its piece and offsets (T·B+1) are sound."""
+        if (ids.numel() and int(ids.min()) < 0) or int(offsets[0]) != 0:  # fbgemm lets -1 pass, as a pruned row
+            raise IdRangeError(self._explain(ids, offsets))
         try:
             torch.ops.fbgemm.bounds_check_indices(self._rows, ids, offsets, BoundsCheckMode.FATAL.value, self._warning)
         except RuntimeError as error:
@@ -73,7 +76,7 @@ class PieceTable:
         """Pooled rows B×ΣD of checked ids (L) and offsets (T·B+1)."""
         tbe = self._tbe
         pooled: Tensor = torch.ops.fbgemm.split_embedding_codegen_forward_cpu(
-            tbe.weights_host,
+            self._weights,
             tbe.weights_offsets,
             tbe.D_offsets,
             tbe.total_D,
@@ -93,8 +96,12 @@ class PieceTable:
 
     def _explain(self, ids: Tensor, offsets: Tensor) -> str:
         pieces = len(self.pieces)
-        if (offsets.numel() - 1) % pieces or int(offsets[-1]) != ids.numel() or bool((offsets.diff() < 0).any()):
-            return f"offsets ({offsets.numel()}, last {int(offsets[-1])}) do not describe {ids.numel()} ids × {pieces}"
+        edges = (int(offsets[0]), int(offsets[-1]))
+        if (offsets.numel() - 1) % pieces or edges != (0, ids.numel()) or bool((offsets.diff() < 0).any()):
+            return (
+                f"{offsets.numel()} offsets from {edges[0]} to {edges[1]} do not describe {ids.numel()} ids of "
+                f"{pieces} pieces"
+            )
         batch = (offsets.numel() - 1) // pieces
         for index, piece in enumerate(self.pieces):
             own = ids[int(offsets[index * batch]) : int(offsets[(index + 1) * batch])]

@@ -125,8 +125,10 @@ class TrainerCore:
             try:
                 memory = DenseMemory.adopt(keeper, self._address, layout)
                 self.adopted = True
-            except (KeeperError, HeaderError):
-                memory = None  # died before its memory was complete, or on another node: starts from the centre
+            except KeeperError:
+                memory = None  # died on another node, or before it had memory: starts from the centre
+            except HeaderError:  # died before its memory was complete
+                DenseMemory.discard(keeper, self._address)
         if memory is None:
             memory = DenseMemory.create(keeper, self._address, module, layout, optimizer)
         return DenseReplica(layout, memory.weights, memory.state, optimizer, build)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from services.identity import Address
+from services.memory.descriptors import request
 from services.memory.header import ArraySpec, Layout
 from services.memory.region import Region
 from trainer.dense_optimizer import DenseOptimizer
@@ -48,6 +49,11 @@ class DenseMemory:
         if FlatLayout.from_json(region.layout.meta["layout"]) != layout:
             raise ValueError(f"{address}: the memory of the former generation holds a model of another shape")
         return cls(region)
+
+    @staticmethod
+    def discard(keeper: str, address: Address) -> None:
+        """Have the keeper let go of memory that a dead former generation never completed, so that its name is free."""
+        request(keeper, {"op": "release", "name": region_name(address)})
 
 
 def region_name(address: Address) -> str:

@@ -10,9 +10,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-# Arrays that arrive through Ray's object store are read-only and never written here.
-warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
-
 Array = npt.NDArray[np.generic]
 
 
@@ -73,3 +70,16 @@ def to_tensor(array: Array) -> Tensor:
     """Inverse of ``to_array``."""
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if tensor.dtype == torch.int16 else tensor
+
+
+def _spend_read_only_warning() -> None:
+    """Let PyTorch give its warning about read-only arrays, once a process, where nobody sees it.
+
+    Arrays that arrive through Ray's object store are read-only, and are never written here.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.from_numpy(np.frombuffer(b"\0", np.uint8))
+
+
+_spend_read_only_warning()

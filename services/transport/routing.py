@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from checkpoint.piece import Piece
 from services.shard.tbe import IdRangeError
+from services.transport.tiling import Columns, column_runs, row_splits
 from trainer.data.batch import Batch
 
 
@@ -38,22 +40,13 @@ def order_pieces(pieces: Sequence[Piece], tables: Sequence[str], table_rows: Map
 
 
 class ShardRoute:
-    """One shard's part: which features it sees whole, which by row range, and its columns."""
+    """One shard's part: where the ids of each piece come from, and where its columns belong."""
 
-    def __init__(self, pieces: Sequence[Piece], tables: Sequence[str], rows: Mapping[str, int], dim: int) -> None:
-        index = {table: position for position, table in enumerate(tables)}
-        self.pieces = tuple(pieces)
+    def __init__(self, pieces: Sequence[Piece], features: Sequence[int], blocks: Sequence[int | None]) -> None:
+        """``blocks[i]`` numbers the row range of piece i among all of them; ``None`` for a piece with every row."""
+        self.pieces, self.features, self.blocks = tuple(pieces), tuple(features), tuple(blocks)
+        self.feature_index = torch.tensor(self.features, dtype=torch.int64)
         self.total_dim = sum(piece.dim for piece in self.pieces)
-        self.whole = [index[p.table] for p in self.pieces if p.rows == rows[p.table]]
-        self.partial = [(index[p.table], p.row_start) for p in self.pieces if p.rows != rows[p.table]]
-        self.whole_index = torch.tensor(self.whole, dtype=torch.int64)
-        self.feature_index = torch.tensor([index[p.table] for p in self.pieces], dtype=torch.int64)
-        self.full_columns = all(piece.dim == dim for piece in self.pieces)
-        self.columns: list[tuple[int, int, int]] = []  # (first column in B×(F·D), first column here, width)
-        here = 0
-        for piece in self.pieces:
-            self.columns.append((index[piece.table] * dim + piece.col_start, here, piece.dim))
-            here += piece.dim
 
 
 class Router:
@@ -62,127 +55,124 @@ class Router:
     def __init__(
         self, tables: Sequence[str], rows: Mapping[str, int], dim: int, shards: Sequence[Sequence[Piece]]
     ) -> None:
-        """``shards[i]`` are shard i's pieces in the order of ``order_pieces``; every table has width ``dim``."""
+        """``shards[i]`` are shard i's pieces in the order in which it keeps them; every table has width ``dim``.
+
+        Raises:
+            ValueError: the pieces of a table overlap, or leave rows or columns out.
+        """
         self.tables, self.dim = tuple(tables), dim
-        self.routes = [ShardRoute(pieces, tables, rows, dim) for pieces in shards]
         self._rows = [rows[table] for table in tables]
-        self._blocks = _row_wise_blocks(tables, shards, self._rows)
-        self._row_wise = sorted({feature for route in self.routes for feature, _ in route.partial})
-        self._bucket_size = torch.tensor([self._blocks[f] for f in self._row_wise], dtype=torch.int64)
-        self._first_shard: dict[int, int] = {}  # row-wise feature → the shard that writes (others add)
-        for shard_id, route in enumerate(self.routes):
-            for feature, _ in route.partial:
-                self._first_shard.setdefault(feature, shard_id)
+        splits = row_splits(tables, self._rows, dim, [piece for pieces in shards for piece in pieces])
+        self._split_features = [split.feature for split in splits]
+        self._blocks = max((len(split.cuts) - 1 for split in splits), default=0)
+        self._block_rows = torch.tensor([split.cuts[1] for split in splits], dtype=torch.int64)
+        # Cuts override the block size, at twice the op's time; it wants equally many of every feature.
+        self._cuts = (
+            None
+            if all(split.even for split in splits)
+            else [torch.tensor(cuts + cuts[-1:] * (self._blocks + 1 - len(cuts))) for _, cuts in splits]
+        )
+
+        index = {table: position for position, table in enumerate(tables)}
+        where = {
+            (split.feature, start, end): block * len(splits) + position
+            for position, split in enumerate(splits)
+            for block, (start, end) in enumerate(pairwise(split.cuts))
+        }
+        self.routes = []
+        self._columns: list[list[Columns]] = []
+        written: set[tuple[str, int]] = set()
+        for pieces in shards:
+            features = [index[piece.table] for piece in pieces]
+            blocks = [
+                where.get((feature, piece.row_start, piece.row_end))
+                for feature, piece in zip(features, pieces, strict=True)
+            ]
+            self.routes.append(ShardRoute(pieces, features, blocks))
+            self._columns.append(list(column_runs(pieces, features, dim, written)))
 
     def route(self, batch: Batch) -> list[RoutedIds]:
         """Piece-local ids of every shard.
 
         Raises:
             IdRangeError: an id of a row-wise table lies outside the table.
+            ValueError: the lengths of the batch do not describe its ids.
         """
         size, features = batch.size, len(self.tables)
-        if batch.lengths is None and not self._row_wise:
+        if batch.lengths is None and not self._split_features:
             ids = batch.values.view(features, size)
             return [
-                RoutedIds([ids.index_select(0, route.whole_index).view(-1)], None, len(route.whole) * size)
+                RoutedIds([ids.index_select(0, route.feature_index).view(-1)], None, len(route.pieces) * size)
                 for route in self.routes
             ]
-        return self._route_general(batch, size)
+        lengths = torch.ones(features * size, dtype=torch.int64) if batch.lengths is None else batch.lengths
+        return self._route_general(batch.values, lengths.view(features, size))
 
-    def _route_general(self, batch: Batch, size: int) -> list[RoutedIds]:
-        lengths = batch.lengths
-        if lengths is None:
-            lengths = torch.ones(len(self.tables) * size, dtype=torch.int64)
-        lengths = lengths.view(len(self.tables), size)
-        bounds = [0, *torch.cumsum(lengths.sum(1), 0).tolist()]
-        by_feature = [batch.values[bounds[f] : bounds[f + 1]] for f in range(len(self.tables))]
-        bucket_ids, bucket_lengths = self._bucketize(by_feature, lengths, size)
+    def _route_general(self, values: Tensor, lengths: Tensor) -> list[RoutedIds]:
+        bounds = _bounds(lengths)
+        if bounds[-1] != values.numel():
+            raise ValueError(f"the lengths of the batch sum to {bounds[-1]}, but it has {values.numel()} ids")
+        whole = [(values[start:end], lengths[feature]) for feature, (start, end) in enumerate(pairwise(bounds))]
+        blocks = self._cut([ids for ids, _ in whole], lengths) if self._split_features else []
         routed = []
         for route in self.routes:
-            parts = [by_feature[feature] for feature in route.whole]
-            part_lengths = [lengths[feature] for feature in route.whole]
-            for feature, row_start in route.partial:
-                key = (feature, row_start // self._blocks[feature])
-                parts.append(bucket_ids[key])
-                part_lengths.append(bucket_lengths[key])
-            routed.append(RoutedIds(parts, part_lengths, sum(part.numel() for part in parts)))
+            own = [
+                whole[feature] if block is None else blocks[block]
+                for feature, block in zip(route.features, route.blocks, strict=True)
+            ]
+            parts = [ids for ids, _ in own]
+            routed.append(RoutedIds(parts, [counts for _, counts in own], sum(part.numel() for part in parts)))
         return routed
 
-    def _bucketize(
-        self, by_feature: list[Tensor], lengths: Tensor, size: int
-    ) -> tuple[dict[tuple[int, int], Tensor], dict[tuple[int, int], Tensor]]:
-        """Ids and lengths of every (row-wise feature, block), block-local (fbgemm's bucketize op)."""
-        ids: dict[tuple[int, int], Tensor] = {}
-        counts: dict[tuple[int, int], Tensor] = {}
-        if not self._row_wise:
-            return ids, counts
-        for feature in self._row_wise:  # the op would silently move an id past the last block to another row
+    def _cut(self, by_feature: list[Tensor], lengths: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Block-local ids and their B lengths of every row range: first blocks of all split tables, then second …"""
+        for feature in self._split_features:  # the op would not refuse such an id but return garbage
             own = by_feature[feature]
             if own.numel() and (int(own.min()) < 0 or int(own.max()) >= self._rows[feature]):
                 raise IdRangeError(
                     f"table {self.tables[feature]!r}: ids {int(own.min())}…{int(own.max())} do not fit its "
                     f"{self._rows[feature]} rows; the encoder and the placement disagree on the table's rows"
                 )
-        buckets = max(-(-self._rows[f] // self._blocks[f]) for f in self._row_wise)
-        new_lengths, new_ids, *_ = torch.ops.fbgemm.block_bucketize_sparse_features(
-            lengths[self._row_wise].reshape(-1),
-            torch.cat([by_feature[f] for f in self._row_wise]),
+        counts, ids, *_ = torch.ops.fbgemm.block_bucketize_sparse_features(
+            lengths[self._split_features].view(-1),
+            torch.cat([by_feature[feature] for feature in self._split_features]),
             False,
             False,
-            self._bucket_size,
-            buckets,
+            self._block_rows,
+            self._blocks,
+            block_bucketize_pos=self._cuts,
         )
-        new_lengths = new_lengths.view(buckets * len(self._row_wise), size)
-        bounds = [0, *torch.cumsum(new_lengths.sum(1), 0).tolist()]
-        for bucket in range(buckets):
-            for position, feature in enumerate(self._row_wise):
-                chunk = bucket * len(self._row_wise) + position
-                ids[feature, bucket] = new_ids[bounds[chunk] : bounds[chunk + 1]]
-                counts[feature, bucket] = new_lengths[chunk]
-        return ids, counts
+        counts = counts.view(self._blocks * len(self._split_features), lengths.shape[1])
+        return [(ids[start:end], own) for (start, end), own in zip(pairwise(_bounds(counts)), counts, strict=True)]
 
     def gather(self, shard_id: int, pooled: Tensor, out: Tensor) -> None:
         """Put a shard's pooled B×ΣD into ``out`` B×F×D; partial sums of row-wise tables add up.
 
         Call it for shard 0, 1, … in order: the first shard of a row-wise table writes, the others add.
         """
-        route = self.routes[shard_id]
-        if not route.partial and route.full_columns:
-            out.index_copy_(1, route.whole_index, pooled.view(out.shape[0], -1, self.dim).to(out.dtype))
-            return
-        flat = out.view(out.shape[0], -1)
-        for position, (to, here, width) in enumerate(route.columns):
+        flat = out.flatten(1)
+        for to, here, width, writes in self._columns[shard_id]:  # three times as fast as one index_copy_
             target, source = flat[:, to : to + width], pooled[:, here : here + width]
-            partial = position >= len(route.whole)
-            if partial and self._first_shard[route.partial[position - len(route.whole)][0]] != shard_id:
-                target.add_(source)
-            else:
+            if writes:
                 target.copy_(source)
+            else:
+                target.add_(source)
 
     def scatter(self, shard_id: int, grad: Tensor, out: Tensor) -> None:
         """Put the columns of ``grad`` B×F×D that a shard owns into ``out`` B×ΣD (its number format)."""
-        route = self.routes[shard_id]
-        if route.full_columns and out.dtype == grad.dtype:
-            torch.index_select(grad, 1, route.feature_index, out=out.view(grad.shape[0], -1, self.dim))
-        elif route.full_columns:
-            out.view(grad.shape[0], -1, self.dim).copy_(grad.index_select(1, route.feature_index))
-        else:
-            flat = grad.reshape(grad.shape[0], -1)
-            for to, here, width in route.columns:
-                out[:, here : here + width].copy_(flat[:, to : to + width])
+        route, columns = self.routes[shard_id], self._columns[shard_id]
+        if route.total_dim == len(route.pieces) * self.dim and 2 * len(columns) > len(route.pieces):
+            chosen = out.view(grad.shape[0], -1, self.dim)
+            if out.dtype == grad.dtype:
+                torch.index_select(grad, 1, route.feature_index, out=chosen)
+            else:
+                chosen.copy_(grad.index_select(1, route.feature_index))
+            return
+        flat = grad.flatten(1)
+        for to, here, width, _ in columns:  # faster where columns lie side by side
+            out[:, here : here + width].copy_(flat[:, to : to + width])
 
 
-def _row_wise_blocks(tables: Sequence[str], shards: Sequence[Sequence[Piece]], rows: Sequence[int]) -> dict[int, int]:
-    """Block size of every row-wise table: its pieces must be equal row ranges but for the last."""
-    blocks: dict[int, int] = {}
-    for feature, table in enumerate(tables):
-        cuts = sorted({(p.row_start, p.row_end) for pieces in shards for p in pieces if p.table == table})
-        if not cuts or cuts[0][0] != 0 or cuts[-1][1] != rows[feature]:
-            raise ValueError(f"table {table!r}: pieces {cuts} do not cover its {rows[feature]} rows")
-        size = cuts[0][1]
-        for position, (start, end) in enumerate(cuts):
-            if start != position * size or (end != start + size and end != rows[feature]):
-                raise ValueError(f"table {table!r}: row ranges {cuts} are not equal blocks")
-        if len(cuts) > 1:
-            blocks[feature] = size
-    return blocks
+def _bounds(lengths: Tensor) -> list[int]:
+    """Where each row of ``lengths`` begins among the ids, and where the last one ends."""
+    return [0, *torch.cumsum(lengths.sum(1), 0).tolist()]
