@@ -24,6 +24,7 @@ from services.summary import Summary
 _POLL_S = 0.5
 _CALL_TIMEOUT_S = 10.0
 _END_S = 60.0
+_RELEASE_S = 5.0
 
 
 def run(config: RunConfig, on_progress: Callable[[Progress], None] = lambda _: None) -> Summary:
@@ -59,17 +60,28 @@ def plan(config: RunConfig) -> PlacementReport:
 
 
 def _assignment(config: RunConfig) -> Assignment:
+    """Where the roles go; waits a little for CPUs that actors of a run which just ended are giving back."""
     import ray
 
-    free = ray._private.state.available_resources_per_node()
-    return assign(
-        alive_nodes(ray.nodes(), free),
-        first=ray.get_runtime_context().get_node_id(),
-        shards=config.cluster.shards,
-        trainers=config.cluster.trainers,
-        shard_cpus=config.shard_cpus,
-        trainer_cpus=config.trainer_cpus,
-    )
+    def place(free: dict[str, dict[str, float]]) -> Assignment:
+        return assign(
+            alive_nodes(ray.nodes(), free),
+            first=ray.get_runtime_context().get_node_id(),
+            shards=config.cluster.shards,
+            trainers=config.cluster.trainers,
+            shard_cpus=config.shard_cpus,
+            trainer_cpus=config.trainer_cpus,
+        )
+
+    deadline = time.monotonic() + _RELEASE_S
+    while True:
+        try:
+            return place(ray._private.state.available_resources_per_node())
+        except ResourceError:
+            if time.monotonic() > deadline:
+                raise
+            place({})  # raises at once when even the idle cluster is too small
+        time.sleep(_POLL_S)
 
 
 def _supervise(

@@ -1,0 +1,186 @@
+"""Faults from outside, in the middle of real runs on one Ray: who is replaced, what ends the run, what it says."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from services.config import RunConfig
+from services.driver import run
+from services.progress import Progress
+from services.ray_session import ray_session
+from services.summary import Summary
+from tests.services.run_tools import (
+    Fault,
+    assert_nothing_left,
+    click_log,
+    events,
+    role_processes,
+    shared_files,
+    tiny_run,
+    wait_until,
+)
+
+pytestmark = pytest.mark.timeout(120)
+
+ROWS, EPOCHS = 12_000, 2
+QUICK = {"heartbeat_s": 0.5, "heartbeat_timeout_s": 3.0, "lease_s": 6.0}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray_for_all() -> Iterator[None]:
+    with ray_session(RunConfig.model_validate({"cluster": {"trainers": 6, "shards": 4}})):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    before = shared_files()
+    yield
+    assert_nothing_left(os.getpid(), before)
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return click_log(tmp_path_factory.mktemp("data") / "clicks.tsv", ROWS)
+
+
+def slow_run(folder: Path, log: Path, **sections: dict[str, Any]) -> RunConfig:
+    """Many tiny steps: several seconds of training, so that a fault hits its middle."""
+    return tiny_run(
+        folder,
+        log,
+        **{  # type: ignore[arg-type]
+            "data": {"rows_per_split": 1000},
+            "train": {"batch_size": 8, "epochs": EPOCHS},
+            "cluster": {"trainers": 2, "shards": 2},
+            **sections,
+        },
+    )
+
+
+def check_replaced(summary: Summary, folder: Path, faults: int) -> None:
+    """Every row was trained once an epoch; what the dead had not reported was trained again and is counted."""
+    assert (summary.state, summary.error) == ("SUCCEEDED", None)
+    assert (summary.samples.trained, summary.samples.lost, summary.samples.skipped) == (ROWS * EPOCHS, 0, 0)
+    requeued = events(folder, "replaced")
+    assert len(requeued) == len(summary.failures) == len(events(folder, "death")) == faults
+    assert all(event["adopted"] for event in requeued), "it went on with the dense parameters of the dead"
+    assert 0 <= summary.samples.repeated <= sum(event["requeued_rows"] for event in requeued)
+    for failure in summary.failures:
+        assert (failure.role, failure.mode) == ("trainer", "warm")
+        assert 0 < failure.at_samples < ROWS * EPOCHS and failure.reschedule_s > 0
+
+
+def test_a_killed_trainer_is_replaced_and_no_row_is_lost(tmp_path: Path, log: Path) -> None:
+    fault = Fault("Trainer", signal.SIGKILL)
+    summary = run(slow_run(tmp_path, log), fault)
+    fault.check()
+    check_replaced(summary, tmp_path, 1)
+    assert summary.failures[0].cause == "its process died"
+    assert events(tmp_path, "replaced")[0]["requeued_rows"] > 0
+    print(f"repeated {summary.samples.repeated} of {events(tmp_path, 'replaced')[0]['requeued_rows']} queued again")
+
+
+@pytest.mark.slow
+def test_a_single_trainer_is_replaced_also_twice(tmp_path: Path, log: Path) -> None:
+    fault = Fault("Trainer", signal.SIGKILL, times=2)
+    summary = run(slow_run(tmp_path, log, cluster={"trainers": 1, "shards": 1}), fault)
+    fault.check(2)
+    assert (summary.state, summary.error) == ("SUCCEEDED", None)
+    assert (summary.samples.trained, len(summary.failures)) == (ROWS * EPOCHS, 2)
+    assert [event["address"] for event in events(tmp_path, "death")] == ["trainer-0.g1", "trainer-0.g2"]
+
+
+@pytest.mark.slow
+def test_a_stopped_trainer_is_killed_and_replaced(tmp_path: Path, log: Path) -> None:
+    fault = Fault("Trainer", signal.SIGSTOP)
+    summary = run(slow_run(tmp_path, log, failure=QUICK), fault)
+    fault.check()
+    check_replaced(summary, tmp_path, 1)
+    assert summary.failures[0].cause.startswith("no heartbeat for ")
+    assert not psutil.pid_exists(fault.injected[0][1])
+
+
+@pytest.mark.slow
+def test_more_deaths_than_allowed_fail_the_run_with_the_setting(tmp_path: Path, log: Path) -> None:
+    fault = Fault("Trainer", signal.SIGKILL)
+    summary = run(slow_run(tmp_path, log, failure={"max_failures": 0}), fault)
+    fault.check()
+    assert summary.state == "FAILED" and summary.error is not None
+    assert "failure.max_failures=0 replacements are used up" in summary.error
+    assert "trainer " in summary.error and "its process died" in summary.error
+    assert [failure.mode for failure in summary.failures] == ["none"]
+    assert 0 < summary.samples.trained < ROWS * EPOCHS
+
+
+def test_a_stopped_shard_is_found_and_killed_and_fails_the_run(tmp_path: Path, log: Path) -> None:
+    fault = Fault("EmbeddingShard", signal.SIGSTOP)
+    summary = run(slow_run(tmp_path, log, failure=QUICK, cluster={"trainers": 1, "shards": 1}), fault)
+    fault.check()
+    assert summary.state == "FAILED" and summary.error is not None
+    assert summary.error.startswith("shard 0 (generation 1): no heartbeat for ")
+    (failure,) = summary.failures
+    assert (failure.role, failure.index, failure.mode) == ("shard", 0, "none")
+    assert 3.0 < failure.detect_s < 20 and 0 < failure.at_samples < ROWS * EPOCHS
+    assert not psutil.pid_exists(fault.injected[0][1]), "a later SIGCONT finds nobody"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("role", "name"), [("EmbeddingShard", "shard"), ("SyncServer", "sync_server"), ("Keeper", "keeper")]
+)
+def test_the_death_of_what_exists_once_fails_the_run_and_names_it(
+    tmp_path: Path, log: Path, role: str, name: str
+) -> None:
+    fault = Fault(role, signal.SIGKILL)
+    summary = run(slow_run(tmp_path, log), fault)
+    fault.check()
+    assert summary.state == "FAILED" and summary.error is not None
+    assert summary.error.startswith(f"{name} ") and "(generation 1): its process died after " in summary.error
+    assert [failure.role for failure in summary.failures] == [name]
+    assert Summary.read(tmp_path / "runs/run/summary.json") == summary
+
+
+@pytest.mark.slow
+def test_a_stopped_keeper_fails_the_run_and_everybody_leaves(tmp_path: Path, log: Path) -> None:
+    fault = Fault("Keeper", signal.SIGSTOP)
+    summary = run(slow_run(tmp_path, log, failure=QUICK, cluster={"trainers": 1, "shards": 1}), fault)
+    fault.check()
+    assert summary.state == "FAILED" and summary.error is not None
+    assert summary.error.startswith("keeper 0 (generation 1): no heartbeat for ")
+
+
+@pytest.mark.slow
+def test_without_its_coordinator_the_run_fails_and_actors_leave_with_their_lease(tmp_path: Path, log: Path) -> None:
+    fault = Fault("Coordinator", signal.SIGKILL)
+    summary = run(slow_run(tmp_path, log, failure=QUICK), fault)
+    fault.check()
+    assert summary.state == "FAILED" and summary.error is not None
+    assert "the coordinator died" in summary.error
+    assert Summary.read(tmp_path / "runs/run/summary.json") == summary
+    wait_until(lambda: not role_processes(os.getpid()), 6.0 + 10, "actors leave with their lease")
+
+
+@pytest.mark.slow
+def test_a_shard_that_dies_before_training_is_named(tmp_path: Path, log: Path) -> None:
+    killed: list[int] = []
+
+    def kill_early(progress: Progress) -> None:
+        shards = role_processes(os.getpid(), "EmbeddingShard")
+        if shards and progress.total_samples == 0 and not killed:
+            shards[0].kill()
+            killed.append(shards[0].pid)
+
+    summary = run(slow_run(tmp_path, log), kill_early)
+    assert len(killed) == 1
+    assert summary.state == "FAILED" and summary.error is not None
+    assert summary.error.startswith("shard ") and "its process died during " in summary.error
+    assert [failure.role for failure in summary.failures] == ["shard"]
+    assert summary.samples.trained == 0
