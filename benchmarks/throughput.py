@@ -56,11 +56,11 @@ def _measure(case: Case, scratch: Path, pairs: int) -> dict[str, Any]:
     rounds: list[dict[str, Any]] = []
     for _ in range(pairs):
         summary = run(config)
-        if summary.state != "SUCCEEDED":
+        own = summary.throughput_samples_per_s
+        if summary.state != "SUCCEEDED" or own is None:
             raise RuntimeError(f"{case.name}: {summary.state}: {summary.error}")
         peer = _peer(settings, scratch)
         limit = dense_limit(config, RANKS, case.rows // 4)
-        own = summary.throughput_samples_per_s
         rounds.append(
             {
                 "penumbra_samples_per_s": own,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 
 def main() -> None:
     """Runs the command line; imports stay inside, because Ray workers import this package too."""
-    from services.cli.app import app
+    from services.cli.app import run
 
-    app(prog_name="penumbra")
+    sys.exit(run(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from sync.config import SyncConfig
 from trainer.config import DataConfig, DenseConfig, EmbeddingConfig, ModelConfig, Settings, TrainConfig
@@ -73,6 +73,16 @@ class RunConfig(Settings):
     sync: SyncConfig = SyncConfig()
     cluster: ClusterConfig = ClusterConfig()
     failure: FailureConfig = FailureConfig()
+
+    @field_validator("storage_path")
+    @classmethod
+    def _check_local(cls, path: str) -> str:
+        if "://" in path:
+            raise ValueError(
+                f"storage_path must be a local directory, got the URL {path!r}; name a directory of this machine or of "
+                "a file system mounted on it"
+            )
+        return path
 
     @property
     def synchronized(self) -> bool:

@@ -171,8 +171,11 @@ def _validate(known: dict[str, object], root: Node, schema: Schema, problems: li
         seen: set[tuple[str, ...]] = set()
         for detail in error.errors(include_url=False):
             if detail["type"] == "value_error":
+                names, key = _locate(detail["loc"], schema)
+                if names and key.model is None:  # a value that is wrong by itself
+                    problems.append(f"{_find(root, names)[0]}: {detail['ctx']['error']}")
                 # Settings against each other: with a misspelt key about, they may only be its consequence.
-                if not unknown_before:
+                elif not unknown_before:
                     problems.append(_together(str(detail["ctx"]["error"]), root, schema))
                 continue
             names, key = _locate(detail["loc"], schema)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 import time
 import uuid
@@ -18,10 +19,11 @@ from services.paths import absolute
 from services.placement_report import PlacementReport
 from services.progress import Progress
 from services.ray_session import ray_session
-from services.run_directory import fresh_run_directory
-from services.summary import Summary
+from services.run_directory import run_directory
+from services.summary import Samples, Summary
 
 _POLL_S = 0.5
+_ALIVE_S = 1.0
 _CALL_TIMEOUT_S = 10.0
 _END_S = 60.0
 _RELEASE_S = 5.0
@@ -34,19 +36,22 @@ def run(config: RunConfig, on_progress: Callable[[Progress], None] = lambda _: N
     """
     started_s = time.time()
     config = absolute(config)
-    directory = fresh_run_directory(config)
-    (directory / "config.yaml").write_text(dump_config(config), encoding="utf-8")
-    on_progress(Progress(state="STARTING", stage="starting Ray"))
     interrupted = threading.Event()
-    # Twice: Ray, too, installs a handler for SIGTERM when it starts.
-    with _interrupts(interrupted), ray_session(config), _interrupts(interrupted):
-        try:
-            summary = _supervise(config, directory, started_s, on_progress, interrupted)
-        except ResourceError as error:
-            summary = Summary(run=config.name, state="FAILED", error=str(error), wall_s=time.time() - started_s)
-    if not (directory / "summary.json").exists():  # the coordinator could not write it
-        summary.write(directory / "summary.json")
-    return summary
+    with run_directory(config) as directory:
+        (directory / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+        on_progress(Progress(state="STARTING", stage="starting Ray"))
+        # Twice: Ray, too, installs a handler for SIGTERM when it starts.
+        with _interrupts(interrupted), ray_session(config), _interrupts(interrupted):
+            try:
+                summary = _supervise(config, directory, started_s, on_progress, interrupted)
+            except ResourceError as error:
+                summary = Summary(run=config.name, state="FAILED", error=str(error), wall_s=time.time() - started_s)
+        if not (directory / "summary.json").exists():  # the coordinator could not write it
+            try:
+                summary.write(directory / "summary.json")
+            except OSError as error:  # the caller prints it
+                print(f"penumbra: {directory / 'summary.json'} cannot be written: {error}", file=sys.stderr)
+        return summary
 
 
 def plan(config: RunConfig) -> PlacementReport:
@@ -107,15 +112,24 @@ def _supervise(
         lifetime="detached",
         scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
     ).remote()
+    latest = Progress(state="STARTING", stage="starting actors")
+
+    def note(progress: Progress) -> None:
+        nonlocal latest
+        latest = progress
+        on_progress(progress)
+
     try:
         call = coordinator.run.remote(config, assignment, run_id, str(directory), started_s)
-        text = _wait(coordinator, call, on_progress, interrupted)
+        with _sign_of_life(coordinator):
+            text = _wait(coordinator, call, note, interrupted)
         return Summary.model_validate_json(text)
     except ray.exceptions.RayError as error:
         return Summary(
             run=config.name,
             state="CANCELLED" if interrupted.is_set() else "FAILED",
             error=_without_summary(error),
+            samples=Samples(trained=latest.samples, repeated=None),
             wall_s=time.time() - started_s,
         )
     finally:
@@ -151,6 +165,27 @@ def _wait(coordinator: Any, call: Any, on_progress: Callable[[Progress], None], 
             raise ray.exceptions.GetTimeoutError(f"the coordinator did not stop within {_END_S:g} s")
         with contextlib.suppress(ray.exceptions.GetTimeoutError):  # busy; a dead one raises from call
             on_progress(ray.get(coordinator.progress.remote(), timeout=_CALL_TIMEOUT_S))
+
+
+@contextlib.contextmanager
+def _sign_of_life(coordinator: Any) -> Iterator[None]:
+    """Tells the coordinator, from a thread of its own, that the command lives: a blocked terminal is no death."""
+    import ray
+
+    done = threading.Event()
+
+    def tell() -> None:
+        while not done.wait(_ALIVE_S):
+            with contextlib.suppress(ray.exceptions.RayError):  # a dead coordinator is noticed by the one who waits
+                ray.get(coordinator.driver_alive.remote(), timeout=_CALL_TIMEOUT_S)
+
+    thread = threading.Thread(target=tell, name="driver-alive", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(timeout=_CALL_TIMEOUT_S)
 
 
 @contextlib.contextmanager

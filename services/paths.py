@@ -8,14 +8,14 @@ from services.config import RunConfig
 
 
 def absolute(config: RunConfig) -> RunConfig:
-    """``config`` with data and storage paths made absolute (``~`` is the home directory); URLs (``scheme://``) stay."""
+    """``config`` with data and storage paths made absolute (``~`` is the home directory); URLs of data stay."""
     data = config.data.model_copy(
         update={
             "train": _absolute(config.data.train),
             "eval": None if config.data.eval is None else _absolute(config.data.eval),
         }
     )
-    return config.model_copy(update={"data": data, "storage_path": _one(config.storage_path)})
+    return config.model_copy(update={"data": data, "storage_path": _local(config.storage_path)})
 
 
 def _absolute(paths: str | tuple[str, ...]) -> str | tuple[str, ...]:
@@ -23,4 +23,8 @@ def _absolute(paths: str | tuple[str, ...]) -> str | tuple[str, ...]:
 
 
 def _one(path: str) -> str:
-    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
+    return path if "://" in path else _local(path)
+
+
+def _local(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))

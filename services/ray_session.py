@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import os
+import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from services.config import RunConfig
 
@@ -20,7 +22,8 @@ _ROOT = str(Path(__file__).resolve().parent.parent)
 def ray_session(config: RunConfig) -> Iterator[None]:
     """Connect to ``cluster.address``, to the cluster this job runs in, or to a private Ray that ends with the command.
 
-    A private Ray offers as many logical CPUs as the run reserves, so that a laptop can hold every role.
+    A private Ray offers as many logical CPUs as the run reserves, so that a laptop can hold every role. Its session
+    directory (Ray's logs and sockets) goes with it, unless ``PENUMBRA_DEBUG`` is set.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -48,7 +51,20 @@ def ray_session(config: RunConfig) -> Iterator[None]:
             object_store_memory=_OBJECT_STORE_BYTES,
             **common,
         )
+    session = None if address or debug else _session_directory(ray)
     try:
         yield
     finally:
         ray.shutdown()
+        if session is not None:
+            shutil.rmtree(session, ignore_errors=True)
+
+
+def _session_directory(ray: Any) -> Path | None:
+    """The directory of the session that this process started; ``None`` when its name does not say so."""
+    node = ray._private.worker._global_node  # Ray tells it nowhere else
+    if node is None or not node.is_head():
+        return None
+    path = Path(node.get_session_dir_path())
+    named = path.name.startswith("session_") and path.name.endswith(f"_{os.getpid()}")
+    return path if named and path.is_dir() and not path.is_symlink() else None

@@ -31,7 +31,7 @@ class Samples(_Part):
 
     trained: int = 0
     lost: int = 0
-    repeated: int = 0
+    repeated: int | None = 0
     skipped: int = 0
     rejected_lines: int = 0
 
@@ -90,18 +90,21 @@ class CheckpointSummary(_Part):
 
 
 class Failure(_Part):
-    """One death: who, why, what was done, seconds for each part of the recovery, and the PLS it was charged."""
+    """One death: who, why, what was done, seconds for each part of the recovery, and the PLS it was charged.
+
+    ``detect_s`` runs from the last sign of life (a heartbeat), so it is an upper bound. What did not happen is null.
+    """
 
     role: str
     index: int
     cause: str
     at_samples: int
     mode: Literal["warm", "partial", "full", "none"] = "none"
-    detect_s: float = 0.0
-    reschedule_s: float = 0.0
-    load_s: float = 0.0
-    replay_s: float = 0.0
-    pls: float = 0.0
+    detect_s: Number = None
+    reschedule_s: Number = None
+    load_s: Number = None
+    replay_s: Number = None
+    pls: Number = None
 
 
 class Pls(_Part):
@@ -133,8 +136,8 @@ class Summary(_Part):
     error: str | None = None
     samples: Samples = Samples()
     wall_s: float = 0.0
-    startup_s: float = 0.0
-    throughput_samples_per_s: float = 0.0
+    startup_s: Number = None
+    throughput_samples_per_s: Number = None
     phases_s: Phases | None = None
     metrics: Metrics | None = None
     best: BestMetrics | None = None

@@ -48,6 +48,7 @@ class HogwildWorker:
         ledger: Ledger,
         rates: Rates,
         eval_weights: Callable[[], Tensor],
+        first_pass: Callable[[Batch], bool],
         stop: Callable[[], bool],
         idle_s: Callable[[], float],
         *,
@@ -59,6 +60,7 @@ class HogwildWorker:
         self._step = DenseStep(replica, precision)
         self._client, self._source, self._sync = client, source, synchronizer
         self._ledger, self._rates, self._eval_weights, self._stop = ledger, rates, eval_weights, stop
+        self._first_pass = first_pass
         self._idle_s = idle_s
         self._lookahead = lookahead
         self._pooled = torch.empty(pooled_shape, dtype=pooled_dtype)
@@ -88,6 +90,8 @@ class HogwildWorker:
             idle = not self._tickets
             if idle:
                 self._client.flush()  # before blocking: the rows of the last pushes must be committed
+                if self._sync is not None:  # before that: an evaluation may follow the commit
+                    self.phases.sync_stall += self._sync.settle()
                 self._account()
             batch = self._next(block=idle)
             if batch is None:
@@ -102,7 +106,7 @@ class HogwildWorker:
             batch = self._source.get(block=block)
             if batch is None or batch.size:
                 break
-            self._ledger.trained(batch, 0.0, 0)
+            self._ledger.trained(batch, 0.0, 0, first_pass=False)
         self.phases.input += max(0.0, self._clock() - before - (self._idle_s() - idle))
         return batch
 
@@ -139,4 +143,4 @@ class HogwildWorker:
 
     def _account(self) -> None:
         for batch in self._client.take_acknowledged():
-            self._ledger.trained(batch, *self._losses.pop(id(batch)))
+            self._ledger.trained(batch, *self._losses.pop(id(batch)), self._first_pass(batch))

@@ -45,6 +45,8 @@ class Report:
     bad_batches: list[BadBatch] = field(default_factory=list)
     predictions: list[tuple[FloatArray, FloatArray]] = field(default_factory=list)
     loss: ProgressiveLoss = field(default_factory=ProgressiveLoss)
+    first_pass: ProgressiveLoss = field(default_factory=ProgressiveLoss)
+    """The part of ``loss`` on rows that no trainer had been given before: predicted before they are trained on."""
 
     def __bool__(self) -> bool:
         return bool(self.commits or self.bad_batches or self.predictions)
@@ -65,12 +67,14 @@ class Ledger:
             self._started_samples += samples
             return before
 
-    def trained(self, batch: Batch, loss: float, positives: int) -> None:
+    def trained(self, batch: Batch, loss: float, positives: int, first_pass: bool) -> None:
         """Every shard has acknowledged the batch's push: its rows are committed with the next report."""
         with self._lock:
             self._report.commits.extend(Commit.of(span) for span in batch.spans)
             if batch.size:
                 self._report.loss.add(loss * batch.size, batch.size, positives)
+                if first_pass:
+                    self._report.first_pass.add(loss * batch.size, batch.size, positives)
 
     def skipped(self, batch: Batch, loss: float) -> None:
         """The batch was not applied; its rows are accounted as skipped."""
@@ -95,11 +99,5 @@ class Ledger:
             report, self._report = self._report, Report()
             return report
 
-    def give_back(self, report: Report) -> None:
-        """A report could not be delivered: it goes first in the next one."""
-        with self._lock:
-            younger, self._report = self._report, report
-            report.commits.extend(younger.commits)
-            report.bad_batches.extend(younger.bad_batches)
-            report.predictions.extend(younger.predictions)
-            report.loss.merge(younger.loss)
+    def __bool__(self) -> bool:
+        return bool(self._report)

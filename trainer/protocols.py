@@ -55,3 +55,9 @@ class Synchronizer(Protocol):
 
     def after_step(self) -> float:
         """Called by every worker thread after each of its steps; returns the seconds it made the thread wait."""
+
+    def settle(self) -> float:
+        """Called by a thread that has to wait for input anyway: an exchange, unless there was no step since the last.
+
+        So the replicas agree before an evaluation, and at the end. Returns the seconds it took.
+        """

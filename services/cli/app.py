@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Annotated
+
 import typer
 
 from services.cli.demo import demo
+from services.cli.errors import USAGE, report_error
 from services.cli.plan import plan
 from services.cli.report import report
 from services.cli.synth import synth
 from services.cli.train import train
+from services.cli.version import show_version
+
+_PROG = "penumbra"
 
 app = typer.Typer(
     help="Fault-tolerant training of recommendation models on Ray.",
@@ -18,3 +25,26 @@ app = typer.Typer(
 )
 for _command in (demo, train, plan, synth, report):
     app.command()(_command)
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options of ``penumbra`` itself; its help is the app's."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one command line; returns its exit code.
+
+    With ``--json`` wrong usage, too, is one JSON value on stdout instead of a page for people.
+    """
+    try:
+        return int(app(arguments, prog_name=_PROG, standalone_mode="--json" not in arguments) or 0)
+    except Exception as error:
+        if not isinstance(error, typer.BadParameter.__bases__):  # whose base is wrong usage of any kind
+            raise
+        report_error(error.format_message(), as_json=True)  # type: ignore[attr-defined]
+        return USAGE

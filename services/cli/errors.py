@@ -39,7 +39,12 @@ def _report(error: BaseException, *, as_json: bool) -> int:
         message = f"{type(error).__name__}: {message}"
     if os.environ.get("PENUMBRA_DEBUG") == "1":
         traceback.print_exception(error, file=sys.stderr)
+    report_error(message, as_json=as_json)
+    return USAGE if isinstance(error, ConfigError) else FAILED
+
+
+def report_error(message: str, *, as_json: bool) -> None:
+    """Prints the block on stderr and, with ``as_json``, the one JSON value on stdout."""
     print(f"penumbra: error: {message}", file=sys.stderr)
     if as_json:
         print(json.dumps({"error": message}))
-    return USAGE if isinstance(error, ConfigError) else FAILED

@@ -24,7 +24,7 @@ def placement_view(report: PlacementReport) -> RenderableType:
     """Every table's placement and memory, then every node's memory against its budget."""
     tables = _table("table", "rows", "dim", "placement", "shards", "memory", left=(0, 3, 4))
     for table in report.tables:
-        shards = ", ".join(map(str, table.shard_ids))
+        shards = _ranges(table.shard_ids)
         cells = (table.table, count(table.rows), str(table.dim), table.placement, shards, size(table.total_bytes))
         tables.add_row(*cells)
     rows = sum(table.rows for table in report.tables)
@@ -34,10 +34,21 @@ def placement_view(report: PlacementReport) -> RenderableType:
     for node in report.nodes:
         used = node.needed_bytes / node.budget_bytes
         style = "" if node.needed_bytes <= node.budget_bytes else "bold red"
-        shards = ", ".join(map(str, node.shard_ids))
+        shards = _ranges(node.shard_ids)
         memory = (size(node.needed_bytes), size(node.budget_bytes), f"{used:.1%}")
         nodes.add_row(node.node, shards, count(node.rows), *memory, style=style)
     return Group(tables, nodes)
+
+
+def _ranges(ids: tuple[int, ...]) -> str:
+    """``0–29, 31``; two neighbours stay ``0, 1``."""
+    runs: list[list[int]] = []
+    for shard_id in sorted(ids):
+        if runs and shard_id == runs[-1][-1] + 1:
+            runs[-1].append(shard_id)
+        else:
+            runs.append([shard_id])
+    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
 def _summary_parts(summary: Summary) -> Iterator[RenderableType]:
@@ -70,12 +81,15 @@ def _metric_cells(metrics: Metrics) -> list[str]:
 
 def _facts(summary: Summary) -> Table:
     samples = summary.samples
-    extra = [f"{count(samples.repeated)} repeated", f"{count(samples.lost)} lost", f"{count(samples.skipped)} skipped"]
+    repeated = "repeats unknown" if samples.repeated is None else f"{count(samples.repeated)} repeated"
+    extra = [repeated, f"{count(samples.lost)} lost", f"{count(samples.skipped)} skipped"]
     facts = Table.grid(padding=(0, 2))
     facts.add_row("samples", f"{count(samples.trained)} trained, {', '.join(extra)}")
     facts.add_row("rejected lines", count(samples.rejected_lines))
-    facts.add_row("throughput", f"{count(summary.throughput_samples_per_s)} samples/s (steady state)")
-    facts.add_row("wall time", f"{summary.wall_s:.1f} s, of which start-up {summary.startup_s:.1f} s")
+    speed = summary.throughput_samples_per_s
+    facts.add_row("throughput", "too short to measure" if speed is None else f"{count(speed)} samples/s (steady state)")
+    startup = "" if summary.startup_s is None else f", of which start-up {summary.startup_s:.1f} s"
+    facts.add_row("wall time", f"{summary.wall_s:.1f} s{startup}")
     if summary.sync and summary.sync.mode != "none":
         sync = summary.sync
         gap = number(sync.avg_gap, 1)
@@ -101,7 +115,8 @@ def _failures(failures: tuple[Failure, ...]) -> Table:
     for failure in failures:
         seconds = (failure.detect_s, failure.reschedule_s, failure.load_s, failure.replay_s)
         cells = (f"{failure.role} {failure.index}", failure.cause, count(failure.at_samples), failure.mode)
-        table.add_row(*cells, *(f"{value:.2f} s" for value in seconds), f"{failure.pls:.4%}")
+        pls = "–" if failure.pls is None else f"{failure.pls:.4%}"
+        table.add_row(*cells, *("–" if value is None else f"{value:.2f} s" for value in seconds), pls)
     return table
 
 

@@ -44,7 +44,7 @@ class Accounts:
 
     max_bad_lines: int
     max_bad_batches: int
-    loss: ProgressiveLoss = field(default_factory=ProgressiveLoss)
+    first_pass: ProgressiveLoss = field(default_factory=ProgressiveLoss)
     evaluations: list[Evaluation] = field(default_factory=list)
     bad_batches: list[str] = field(default_factory=list)
     bad_lines: dict[tuple[str, int], RejectedLine] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Accounts:
         """Add a trainer's report received at ``now_s``."""
         samples = report.loss.samples
         if samples:
-            self.loss.merge(report.loss)
+            self.first_pass.merge(report.first_pass)
             self._recent.append((now_s, samples, report.loss))
             if self.first_step_s is None:
                 self.first_step_s = now_s
@@ -104,21 +104,23 @@ class Accounts:
                 f"this run's rows; the first:\n  {listed}"
             )
 
-    def stage_ended(self, purpose: str, trained: int) -> Evaluation | None:
-        """A stage of work is complete; an evaluation stage yields its metrics."""
+    def stage_ended(self, purpose: str) -> EvalAccumulator | None:
+        """A stage of work is complete; an evaluation stage yields the predictions to compute its metrics from."""
         self._window = None
         if purpose != "eval":
             return None
-        evaluation = Evaluation(trained, self._eval.compute())
-        self._eval = EvalAccumulator()
-        self.evaluations.append(evaluation)
-        return evaluation
+        predictions, self._eval = self._eval, EvalAccumulator()
+        return predictions
+
+    def evaluated(self, at_samples: int, metrics: EvalMetrics) -> None:
+        """Note the metrics of an evaluation round."""
+        self.evaluations.append(Evaluation(at_samples, metrics))
 
     @property
-    def throughput(self) -> float:
-        """Steady state, samples/s: start-up, drains and evaluations excluded."""
+    def throughput(self) -> float | None:
+        """Steady state, samples/s: start-up, drains and evaluations excluded; ``None`` when too short to measure."""
         seconds = sum(window.last_s - window.first_s for window in self._windows)
-        return sum(window.samples for window in self._windows) / seconds if seconds > 0 else 0.0
+        return sum(window.samples for window in self._windows) / seconds if seconds > 0 else None
 
     def recent(self, now_s: float) -> tuple[float, ProgressiveLoss]:
         """Samples/s and training loss of the last seconds."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from trainer.data.split import Lease
     from trainer.ledger import Report
 
+_UNUSED_S = 60.0
+
 
 @ray.remote(max_restarts=-1, num_cpus=0, max_concurrency=32)
 class Coordinator:
@@ -35,11 +37,14 @@ class Coordinator:
         self._lock = threading.RLock()
         self._directory = Directory()
         self._control: RunControl | None = None
+        self._given_run = threading.Event()
+        self._this = ray.get_runtime_context().current_actor
+        threading.Thread(target=self._leave_unless_used, name="unused", daemon=True).start()
 
     def run(self, config: RunConfig, assignment: Assignment, run_id: str, run_directory: str, started_s: float) -> str:
         """The whole run; returns its summary as JSON, also on failure. ``started_s``: the driver's clock then."""
-        this = ray.get_runtime_context().current_actor
-        launcher = Launcher(run_id, this, self._directory, config)
+        self._given_run.set()
+        launcher = Launcher(run_id, self._this, self._directory, config)
         with self._lock:
             start_all(launcher, assignment, synchronized=config.synchronized)
 
@@ -51,11 +56,16 @@ class Coordinator:
         self._control = control
         summary = control.run()
         if control.driver_gone:  # nobody else will end this actor
-            ray.kill(this, no_restart=True)
+            ray.kill(self._this, no_restart=True)
         return summary
 
+    def driver_alive(self) -> None:
+        """A sign of life of the command that started the run: without one for ``failure.lease_s`` it is cancelled."""
+        if self._control is not None:
+            self._control.driver_alive()
+
     def progress(self) -> Progress:
-        """A snapshot for the live display; also the driver's sign of life."""
+        """A snapshot for the live display."""
         control = self._control
         return control.progress() if control else Progress(state="STARTING", stage="starting actors")
 
@@ -79,6 +89,11 @@ class Coordinator:
         """The next split for a trainer."""
         return self._control.lease(Address(*trainer)) if self._control else "done"
 
-    def report(self, trainer: Address, report: Report, rejected: list[RejectedLine]) -> int:
-        """What a trainer did since its last report; returns the samples that the others have committed."""
-        return self._control.report(Address(*trainer), report, rejected) if self._control else 0
+    def report(self, trainer: Address, number: int, report: Report, rejected: list[RejectedLine]) -> int:
+        """What a trainer did since its last report, numbered; returns the samples that the others have committed."""
+        return self._control.report(Address(*trainer), number, report, rejected) if self._control else 0
+
+    def _leave_unless_used(self) -> None:
+        """Ends a coordinator that nobody gives a run: its driver died, or Ray restarted it after a crash."""
+        if not self._given_run.wait(_UNUSED_S):
+            ray.kill(self._this, no_restart=True)

@@ -12,6 +12,8 @@ from trainer.data.errors import DataError
 from trainer.data.vocabulary import save_vocabularies
 from trainer.data.vocabulary_build import build_vocabularies
 
+_SPLITS_PER_READER = 8
+
 
 def prepare_data(config: RunConfig, run_directory: Path | None) -> PreparedData:
     """Scan the files once; with vocabulary encoding read the training rows once more and save the vocabularies.
@@ -21,6 +23,12 @@ def prepare_data(config: RunConfig, run_directory: Path | None) -> PreparedData:
     """
     dataset = open_dataset(config.data)
     plan = dataset.plan_splits()
+    readers = config.cluster.trainers * config.data.reader_threads
+    if len(plan.train) < readers * _SPLITS_PER_READER:  # a small file: finer splits, so that every trainer has work
+        finer = max(1, plan.train_rows // (readers * _SPLITS_PER_READER))
+        if finer < config.data.rows_per_split:
+            dataset = open_dataset(config.data.model_copy(update={"rows_per_split": finer}))
+            plan = dataset.plan_splits()
     if plan.train_rows == 0:
         raise DataError(str(config.data.train), "no training rows are left (data.train, data.eval_fraction)")
     vocabularies = build_vocabularies(dataset, plan.train, config.data)

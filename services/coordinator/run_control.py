@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import traceback
@@ -12,15 +13,16 @@ import ray
 from checkpoint.policy import FailureEvent, FailureHistory, RecoveryPolicy
 from services.config import RunConfig
 from services.coordinator.accounts import Accounts, TooManyBadError
+from services.coordinator.books import Books
 from services.coordinator.data import prepare_data
-from services.coordinator.directory import Directory
+from services.coordinator.directory import Directory, Entry
 from services.coordinator.launch import Launcher
 from services.coordinator.nodes import Assignment
 from services.coordinator.run_files import RunFiles
 from services.coordinator.setup import PlacedTables, PreparedData, RunSetup, place_tables
-from services.coordinator.summarize import summarize
+from services.coordinator.summarize import summarize, versions
 from services.coordinator.supervisor import Death, Finished, Supervisor
-from services.coordinator.work_queue import AccountingError, RowCounts, WorkQueue
+from services.coordinator.work_queue import RowCounts, WorkQueue
 from services.identity import Address
 from services.placement_report import PlacementReport
 from services.progress import Progress
@@ -71,18 +73,17 @@ class RunControl:
         self._directory, self._launcher, self._assignment, self._lock = directory, launcher, assignment, lock
         self._files = RunFiles(run_directory)
         self._supervisor = Supervisor(directory, config.failure.heartbeat_timeout_s)
-        self._queue: WorkQueue | None = None
-        self._accounts: Accounts | None = None
+        self._books: Books | None = None
         self._stage = "starting actors"
         self._messages: list[str] = []
         self._placement: PlacementReport | None = None
         self._failures: list[Failure] = []
-        self._fatal: BaseException | None = None
         self._cancelled: str | None = None
         self._trainer_stats: dict[Address, dict[str, Any]] = {}
         self._driver_seen_s = time.monotonic()
         self._total_samples = 0
         self._replacements = 0
+        self._running: set[Address] = set()  # trainers whose run has not ended
 
     # ---- called by the driver -------------------------------------------------------------------------------------
 
@@ -90,7 +91,7 @@ class RunControl:
         """The whole run; returns its summary as JSON (also on failure)."""
         state: State = "FAILED"
         error: str | None = None
-        self._event("started", run=self._config.name, run_id=self._run_id)
+        self._event("started", run=self._config.name, run_id=self._run_id, versions=versions())
         try:
             try:
                 self._start()
@@ -104,54 +105,63 @@ class RunControl:
         except Exception as failed:  # whatever it is, the run ends with a record of it
             error = explain(failed)
             self._event("failed", error=error, traceback=traceback.format_exc())
-        applied = self._samples_applied() if state != "FAILED" else 0
+        applied = self._samples_applied() if state != "FAILED" else None
         self._launcher.end_all()
-        with self._lock:
-            summary = summarize(
-                self._config,
-                state,
-                error,
-                counts=self._queue.counts if self._queue else RowCounts(),
-                accounts=self._accounts,
-                samples_applied=applied,
-                started_s=self._started_s,
-                ended_s=time.monotonic(),
-                trainer_stats=list(self._trainer_stats.values()),
-                failures=self._failures,
-            )
-        summary.write(self._files.directory / "summary.json")
+        books = self._books
+        summary = summarize(
+            self._config,
+            state,
+            error,
+            counts=books.counts if books else RowCounts(),
+            accounts=books.accounts if books else None,
+            samples_applied=applied,
+            started_s=self._started_s,
+            ended_s=time.monotonic(),
+            trainer_stats=list(self._trainer_stats.values()),
+            failures=self._failures,
+        )
+        try:
+            summary.write(self._files.directory / "summary.json")
+        except OSError as unwritable:  # the command prints it all the same
+            self._say(f"summary.json could not be written: {unwritable}")
         self._event("ended", state=state, error=error)
         return summary.to_json()
 
+    def driver_alive(self) -> None:
+        """A sign of life of the command that started the run."""
+        self._driver_seen_s = time.monotonic()
+
     def progress(self) -> Progress:
-        """A snapshot for the live display; also the driver's sign of life."""
-        self._driver_seen_s = now = time.monotonic()
+        """A snapshot for the live display."""
+        books = self._books
+        accounts = books.accounts if books else None
+        speed, loss = books.recent() if books else (0.0, None)
+        phases: dict[str, float] = {}
+        for stats in list(self._trainer_stats.values()):
+            for phase, seconds in stats.get("phases", {}).items():
+                phases[phase] = phases.get(phase, 0.0) + seconds
+        busy = sum(phases.values())
+        last = accounts.evaluations[-1].metrics if accounts and accounts.evaluations else None
         with self._lock:
-            accounts, queue = self._accounts, self._queue
             messages, self._messages = self._messages, []
             placement, self._placement = self._placement, None
-            speed, loss = accounts.recent(now) if accounts else (0.0, None)
-            phases: dict[str, float] = {}
-            for stats in self._trainer_stats.values():
-                for phase, seconds in stats.get("phases", {}).items():
-                    phases[phase] = phases.get(phase, 0.0) + seconds
-            busy = sum(phases.values())
-            last = accounts.evaluations[-1].metrics if accounts and accounts.evaluations else None
-            return Progress(
-                state="STOPPING" if self._cancelled else "RUNNING" if queue else "STARTING",
-                stage=self._described_stage(),
-                samples=queue.counts.trained if queue else 0,
-                total_samples=self._total_samples,
-                throughput_samples_per_s=speed,
-                loss=loss.logloss if loss else None,
-                ne=loss.ne if loss else None,
-                auc=last.auc if last else None,
-                phases={phase: seconds / busy for phase, seconds in phases.items()} if busy else {},
-                trainers=len(self._directory.all("trainer")),
-                shards=len(self._directory.all("shard")),
-                messages=tuple(messages),
-                placement=placement,
-            )
+            alive = [len(self._directory.all(role)) for role in ("trainer", "shard")]
+        messages += self._files.take_alarms() + (books.take_messages() if books else [])
+        return Progress(
+            state="STOPPING" if self._cancelled else "RUNNING" if books else "STARTING",
+            stage=self._described_stage(),
+            samples=books.counts.trained if books else 0,
+            total_samples=self._total_samples,
+            throughput_samples_per_s=speed,
+            loss=loss.logloss if loss else None,
+            ne=loss.ne if loss else None,
+            auc=last.auc if last else None,
+            phases={phase: seconds / busy for phase, seconds in phases.items()} if busy else {},
+            trainers=alive[0],
+            shards=alive[1],
+            messages=tuple(messages),
+            placement=placement,
+        )
 
     def cancel(self, why: str) -> None:
         """Stop cleanly: the summary says CANCELLED."""
@@ -166,23 +176,15 @@ class RunControl:
 
     def lease(self, trainer: Address) -> Lease | Literal["wait", "done"]:
         """The next split for a trainer."""
-        with self._lock:
-            if not self._directory.knows(trainer) or self._cancelled or self._fatal:
-                return "done"
-            if self._queue is None:  # readers start before the last trainer is set up
-                return "wait"
-            return self._queue.lease(trainer.index)
+        if self._cancelled:
+            return "done"
+        if self._books is None:  # readers start before the last trainer is set up
+            return "wait"
+        return self._books.lease(trainer)
 
-    def report(self, trainer: Address, report: Report, rejected: list[RejectedLine]) -> int:
+    def report(self, trainer: Address, number: int, report: Report, rejected: list[RejectedLine]) -> int:
         """What a trainer did since its last report; returns the samples that the others have committed."""
-        with self._lock:
-            if self._queue is None or self._accounts is None or not self._directory.knows(trainer):
-                return 0  # replaced: its rows were queued again, so its report must not count
-            try:
-                self._account(trainer, report, rejected)
-            except (TooManyBadError, AccountingError) as error:
-                self._fatal = self._fatal or error
-            return self._queue.trained_by_others(trainer.index)
+        return self._books.report(trainer, number, report, rejected) if self._books else 0
 
     # ---- the run --------------------------------------------------------------------------------------------------
 
@@ -206,24 +208,35 @@ class RunControl:
         self._setup = RunSetup(config, self._run_id, self._directory, self._launcher, data, placed, total)
         self._enter_stage("loading rows")
         self._setup.load_shards()
-        with self._lock:
-            self._total_samples = total
-            rows = data.plan.train_rows + data.plan.eval_rows
-            self._accounts = Accounts(int(config.data.max_bad_lines * rows), config.train.max_bad_batches)
+        self._total_samples = total
         self._event("data", train_rows=data.plan.train_rows, eval_rows=data.plan.eval_rows)
         held_out = "the latest in time" if config.data.eval is None else "from data.eval"
         self._say(f"{data.plan.train_rows:,} training rows; {data.plan.eval_rows:,} held out, {held_out}")
+        if len(data.plan.train) < config.cluster.trainers:
+            self._say(
+                f"the training rows come in {len(data.plan.train)} splits for {config.cluster.trainers} trainers "
+                "(a gzip file cannot be cut): some trainers stay idle; use plain files, Parquet, or more of them"
+            )
         self._enter_stage("setting up trainers")
         calls = {entry.address.index: self._setup.start_setup(entry.address.index) for entry in self._trainers()}
         for trainer_id, call in calls.items():
             self._setup.setup_trainer(trainer_id, call)
         self._setup.load_center()
-        with self._lock:
-            queue = WorkQueue(data.plan.train, data.plan.eval, config.train.epochs, config.train.eval_every_samples)
-            self._queue = queue
+        self._books = self._open_books(data)
+        self._event("stage", stage=self._books.stage)
         for entry in self._trainers():
             self._supervisor.run(entry)
-        self._show_stage()
+
+    def _open_books(self, data: PreparedData) -> Books:
+        config = self._config
+        rows = data.plan.train_rows + data.plan.eval_rows
+        allowed = math.floor(config.data.max_bad_lines * rows + 1e-9)  # 0.29 × 100 is 28.999… in floating point
+        queue = WorkQueue(data.plan.train, data.plan.eval, config.train.epochs, config.train.eval_every_samples)
+        return Books(queue, Accounts(allowed, config.train.max_bad_batches), self._files, self._knows)
+
+    def _knows(self, address: Address) -> bool:
+        with self._lock:
+            return self._directory.knows(address)
 
     def _explain_early_death(self) -> None:
         """A call failed before training began: nothing was trained, so the run ends, naming who died."""
@@ -238,30 +251,29 @@ class RunControl:
             raise RunFailedError(f"{address.role} {address.index}: {death.cause} during {self._stage}")
 
     def _train(self) -> None:
-        running = {entry.address for entry in self._trainers()}
-        while running:
+        assert self._books is not None
+        self._running = {entry.address for entry in self._trainers()}
+        while self._running:
             deaths, finished = self._supervisor.poll(_POLL_S)
             self._check()
             for death in deaths:
-                replacement = self._handle(death)
-                running.discard(death.entry.address)
-                if replacement is not None:
-                    running.add(replacement)
+                self._handle(death)
             for end in finished:
-                if self._handle_end(end):
-                    running.discard(end.entry.address)
-        assert self._queue is not None
+                self._handle_end(end)
         self._check()
-        if not self._queue.done:
+        if not self._books.done:
             raise RunFailedError("every trainer ended, but rows are still uncommitted")
+        self._stage = "finishing"
+        self._books.settle()
 
-    def _handle(self, death: Death) -> Address | None:
-        """A death: record it, decide, act. Returns the address of a replacement."""
+    def _handle(self, death: Death) -> None:
+        """A death: record it, decide, act."""
         entry, address = death.entry, death.entry.address
         self._launcher.confirm_dead(entry)  # a hung process must not come back beside its successor
         with self._lock:
             self._directory.remove(address)
-            samples = self._queue.counts.trained if self._queue else 0
+        self._running.discard(address)
+        samples = self._books.counts.trained if self._books else 0
         event = FailureEvent(address.role, address.index, address.generation, death.cause, samples)
         decision = RecoveryPolicy().decide(event, FailureHistory(self._replacements, self._config.failure.max_failures))
         self._event("death", address=str(address), cause=death.cause, action=decision.action, detect_s=death.detect_s)
@@ -275,14 +287,13 @@ class RunControl:
         if decision.action == "fail":
             self._failures.append(failure)
             raise RunFailedError(decision.reason)
-        return self._replace_trainer(entry, failure)
+        self._running.add(self._replace_trainer(entry, failure))
 
-    def _replace_trainer(self, dead: Any, failure: Failure) -> Address:
+    def _replace_trainer(self, dead: Entry, failure: Failure) -> Address:
         started = time.monotonic()
         trainer_id = dead.address.index
-        with self._lock:
-            rows = self._queue.requeue(trainer_id) if self._queue else 0
-            self._replacements += 1
+        rows = self._books.requeue(trainer_id) if self._books else 0
+        self._replacements += 1
         self._launcher.release_memory(dead.node_id, f"{dead.address}/")
         entry = self._launcher.role("trainer", trainer_id, dead.node_id)
         self._supervisor.watch(entry)
@@ -304,24 +315,26 @@ class RunControl:
         self._event("replaced", address=str(entry.address), requeued_rows=rows, seconds=seconds, adopted=adopted)
         return entry.address
 
-    def _handle_end(self, end: Finished) -> bool:
-        """A trainer returned or raised; False when it (or what it called) died, which a watch reports."""
+    def _handle_end(self, end: Finished) -> None:
+        """A trainer returned or raised."""
+        address = end.entry.address
         if end.error is None:
-            self._trainer_stats[end.entry.address] = end.result
-            return True
-        if isinstance(end.error, ray.exceptions.RayActorError):
-            return False
-        if isinstance(end.error, ShardUnavailableError):
-            deadline = time.monotonic() + _ROOT_CAUSE_S  # the shard's own death is the better explanation
-            while time.monotonic() < deadline:
+            self._trainer_stats[address] = end.result
+            self._running.discard(address)
+            return
+        if isinstance(end.error, (ray.exceptions.RayActorError, ShardUnavailableError)):
+            deadline = time.monotonic() + _ROOT_CAUSE_S  # it, or what it called, died: a watch tells who
+            while self._knows(address) and time.monotonic() < deadline:
                 for death in self._supervisor.poll(_POLL_S)[0]:
                     self._handle(death)
-        raise RunFailedError(f"{end.entry.address}: {explain(end.error)}")
+            if not self._knows(address):
+                return
+        raise RunFailedError(f"{address}: {explain(end.error)}")
 
     def _check(self) -> None:
         """Leave when the run was cancelled, has failed, or lost its driver."""
-        if self._fatal is not None:
-            raise self._fatal
+        if self._books is not None and self._books.fatal is not None:
+            raise self._books.fatal
         if self.driver_gone and not self._cancelled:
             self._cancelled = "the command that started the run is gone"
         if self._cancelled:
@@ -334,62 +347,28 @@ class RunControl:
                         self._trainer_stats[end.entry.address] = end.result
             raise CancelledError(self._cancelled)
 
-    def _account(self, trainer: Address, report: Report, rejected: list[RejectedLine]) -> None:
-        assert self._queue is not None and self._accounts is not None
-        now = time.monotonic()
-        before, stages_done = self._queue.stage, self._queue.stages_done
-        where = {commit.lease_id: self._queue.path_of(commit.lease_id) for commit in report.commits if commit.skipped}
-        self._accounts.report(report, now)
-        self._queue.commit(trainer.index, report.commits)
-        if fresh := self._accounts.reject(rejected):
-            self._files.rejected(fresh)
-            self._accounts.check_lines()
-        for bad in report.bad_batches:
-            spans = ", ".join(f"{where.get(span.lease_id)} rows {span.start}-{span.end - 1}" for span in bad.spans)
-            self._event("bad_batch", where=spans, loss=str(bad.loss))  # JSON has no NaN
-            self._accounts.bad_batch(bad, spans)
-        if before is not None and self._queue.stages_done > stages_done:
-            evaluation = self._accounts.stage_ended(before[0], self._queue.counts.trained)
-            if evaluation is not None:
-                metrics = evaluation.metrics
-                self._files.metrics(at_samples=evaluation.at_samples, **metrics.summary())
-                warning = metrics.warning()
-                auc = "-" if metrics.auc is None else f"{metrics.auc:.4f}"
-                self._say(f"evaluated {metrics.samples:,} rows: AUC {auc}" + (f". {warning}" if warning else ""))
-                if warning:
-                    self._event("warning", text=warning)
-            self._show_stage()
-
-    def _samples_applied(self) -> int:
+    def _samples_applied(self) -> int | None:
         calls = [entry.actor.stats.remote() for entry in self._directory.all("shard")]
         try:
             return max((stats.get("samples", 0) for stats in ray.get(calls, timeout=_STOP_S)), default=0)
         except ray.exceptions.RayError:
-            return 0
+            return None
 
-    def _trainers(self) -> list[Any]:
+    def _trainers(self) -> list[Entry]:
         return self._directory.all("trainer")
 
     @property
     def driver_gone(self) -> bool:
-        """The command that started the run has not asked for progress for ``failure.lease_s``."""
+        """The command that started the run has given no sign of life for ``failure.lease_s``."""
         return time.monotonic() - self._driver_seen_s > self._config.failure.lease_s
 
     def _described_stage(self) -> str:
         epochs = self._config.train.epochs
-        if self._queue is None or epochs == 1 or self._stage != "training":
-            return self._stage
-        epoch = min(epochs, 1 + self._queue.counts.trained * epochs // max(1, self._total_samples))
+        stage = self._books.stage if self._books and self._stage != "finishing" else self._stage
+        if self._books is None or epochs == 1 or stage != "training":
+            return stage
+        epoch = min(epochs, 1 + self._books.counts.trained * epochs // max(1, self._total_samples))
         return f"training, epoch {epoch}/{epochs}"
-
-    def _show_stage(self) -> None:
-        stage = self._queue.stage if self._queue else None
-        if stage is None:
-            self._enter_stage("finishing")
-        elif stage[0] == "train":
-            self._enter_stage("training")
-        else:
-            self._enter_stage(f"evaluating, round {stage[1]}")
 
     def _enter_stage(self, stage: str) -> None:
         self._stage = stage

@@ -20,6 +20,8 @@ class RunFiles:
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / "checkpoints").mkdir(exist_ok=True)
         self._lock = threading.Lock()
+        self._failing = False
+        self._alarms: list[str] = []
 
     def event(self, kind: str, **fields: Any) -> None:
         """One line of ``events.jsonl``."""
@@ -33,7 +35,22 @@ class RunFiles:
         """Bad input lines to ``rejected.jsonl``."""
         self._append("rejected.jsonl", [line._asdict() for line in lines])
 
+    def take_alarms(self) -> list[str]:
+        """What could not be written since the last call; training goes on without it."""
+        with self._lock:
+            alarms, self._alarms = self._alarms, []
+            return alarms
+
     def _append(self, name: str, records: list[dict[str, Any]]) -> None:
         text = "".join(json.dumps(record, default=str) + "\n" for record in records)
-        with self._lock, open(self.directory / name, "a", encoding="utf-8") as file:
-            file.write(text)
+        with self._lock:
+            try:
+                self.directory.mkdir(parents=True, exist_ok=True)
+                with open(self.directory / name, "a", encoding="utf-8") as file:
+                    file.write(text)
+            except OSError as error:
+                if not self._failing:
+                    self._alarms.append(f"{self.directory / name} cannot be written, training goes on: {error}")
+                self._failing = True
+            else:
+                self._failing = False

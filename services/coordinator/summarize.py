@@ -7,6 +7,7 @@ import importlib.metadata
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from services.config import RunConfig
@@ -14,6 +15,7 @@ from services.coordinator.accounts import Accounts, Evaluation
 from services.coordinator.work_queue import RowCounts
 from services.summary import BestMetrics, Failure, Metrics, Phases, Precision, Samples, State, Summary, SyncSummary
 
+_ROOT = str(Path(__file__).resolve().parents[2])
 _PACKAGES = ("penumbra-train", "torch", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu", "ray", "numpy", "pyarrow")
 
 
@@ -26,7 +28,8 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     with contextlib.suppress(OSError):  # no git on this machine
-        git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+        describe = ["git", "-C", _ROOT, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        git = subprocess.run(describe, capture_output=True, text=True, check=False)
         if git.returncode == 0:
             found["git_commit"] = git.stdout.strip()
     return found
@@ -39,7 +42,7 @@ def summarize(
     *,
     counts: RowCounts,
     accounts: Accounts | None,
-    samples_applied: int,
+    samples_applied: int | None,
     started_s: float,
     ended_s: float,
     trainer_stats: Sequence[Mapping[str, Any]],
@@ -50,7 +53,8 @@ def summarize(
     Args:
         counts: rows by outcome.
         accounts: quality and speed; ``None`` when the run ended before any.
-        samples_applied: samples whose push the shards applied: what exceeds ``counts.trained`` was trained twice.
+        samples_applied: samples whose push the shards applied: what exceeds ``counts.trained`` was trained twice;
+            ``None`` when the shards could not be asked.
         trainer_stats: last counters of every incarnation of every trainer.
     """
     phases: dict[str, float] = {}
@@ -65,13 +69,13 @@ def summarize(
         error=error,
         samples=Samples(
             trained=counts.trained,
-            repeated=max(0, samples_applied - counts.trained),
+            repeated=None if samples_applied is None else max(0, samples_applied - counts.trained),
             skipped=counts.skipped,
             rejected_lines=len(accounts.bad_lines) if accounts else 0,
         ),
         wall_s=ended_s - started_s,
-        startup_s=(accounts.first_step_s - started_s) if accounts and accounts.first_step_s else 0.0,
-        throughput_samples_per_s=accounts.throughput if accounts else 0.0,
+        startup_s=accounts.first_step_s - started_s if accounts and accounts.first_step_s else None,
+        throughput_samples_per_s=accounts.throughput if accounts else None,
         phases_s=Phases(**phases) if phases else None,
         metrics=_metrics(accounts) if accounts else None,
         best=_best(accounts.best) if accounts and accounts.best else None,
@@ -90,7 +94,7 @@ def summarize(
 
 
 def _metrics(accounts: Accounts) -> Metrics | None:
-    progressive = accounts.loss.logloss
+    progressive = accounts.first_pass.logloss
     if not accounts.evaluations:
         return None if progressive is None else Metrics(progressive_logloss=progressive)
     return Metrics(**accounts.evaluations[-1].metrics.summary(), progressive_logloss=progressive)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from trainer.data.split import Lease, Purpose, Split
 from trainer.ledger import Commit
@@ -27,12 +27,19 @@ class RowCounts:
     evaluated: int = 0
 
 
+class _Todo(NamedTuple):
+    split: Split
+    epoch: int
+    ranges: tuple[Range, ...]
+    requeued: bool = False
+
+
 @dataclass(slots=True)
 class _Stage:
     """Splits that may be worked on together; the next stage starts when every row of this one is committed."""
 
     purpose: Purpose
-    todo: deque[tuple[Split, int, tuple[Range, ...]]] = field(default_factory=deque)
+    todo: deque[_Todo] = field(default_factory=deque)
 
 
 @dataclass(slots=True)
@@ -63,7 +70,7 @@ class WorkQueue:
         if not self._stages:
             return None
         todo = self._stages[0].todo
-        number = todo[0][1] if todo else max(lease.epoch for lease in self._open.values())
+        number = todo[0].epoch if todo else max(lease.epoch for lease in self._open.values())
         return self._stages[0].purpose, number
 
     @property
@@ -86,11 +93,11 @@ class WorkQueue:
         stage = self._stages[0]
         if not stage.todo:
             return "wait"
-        split, epoch, ranges = stage.todo.popleft()
+        todo = stage.todo.popleft()
         lease_id = self._next_lease
         self._next_lease += 1
-        self._open[lease_id] = _Open(trainer_id, stage.purpose, epoch, split, list(ranges))
-        return Lease(lease_id, split, epoch, stage.purpose, ranges)
+        self._open[lease_id] = _Open(trainer_id, stage.purpose, todo.epoch, todo.split, list(todo.ranges))
+        return Lease(lease_id, todo.split, todo.epoch, stage.purpose, todo.ranges, todo.requeued)
 
     def commit(self, trainer_id: int, commits: Iterable[Commit]) -> None:
         """Account rows as done.
@@ -113,7 +120,7 @@ class WorkQueue:
         rows = 0
         for lease_id in sorted((i for i, lease in self._open.items() if lease.trainer_id == trainer_id), reverse=True):
             lease = self._open.pop(lease_id)
-            self._stages[0].todo.appendleft((lease.split, lease.epoch, tuple(lease.remaining)))
+            self._stages[0].todo.appendleft(_Todo(lease.split, lease.epoch, tuple(lease.remaining), requeued=True))
             rows += sum(end - start for start, end in lease.remaining)
         self._trained_by.pop(trainer_id, None)  # its successor counts from zero
         return rows
@@ -160,8 +167,8 @@ def _stages(
     return stages
 
 
-def _whole(split: Split, epoch: int) -> tuple[Split, int, tuple[Range, ...]]:
-    return split, epoch, ((split.row_start, split.row_end),)
+def _whole(split: Split, epoch: int) -> _Todo:
+    return _Todo(split, epoch, ((split.row_start, split.row_end),))
 
 
 def _without(ranges: list[Range], taken: Range, path: str) -> list[Range]:

@@ -20,7 +20,7 @@ class CenterServer:
         self._center = torch.zeros(0)
         self._alpha = 0.0
         self._trainers: dict[int, int] = {}
-        self._slabs: dict[Address, torch.Tensor] = {}
+        self._slabs: dict[int, torch.Tensor] = {}
 
     def load(self, weights: Array, alpha: float) -> None:
         """Start with the trainers' common initial weights."""
@@ -30,13 +30,13 @@ class CenterServer:
         """Map the exchange buffer of a trainer on this node."""
         trainer = Address(*trainer)
         self._check(trainer)
-        self._slabs[trainer] = Region.open(self._keeper, name).arrays["weights"]
+        self._slabs[trainer.index] = Region.open(self._keeper, name).arrays["weights"]
 
     def exchange_slab(self, trainer: Address) -> None:
         """One exchange; the slab's snapshot becomes the difference to subtract."""
         trainer = Address(*trainer)
         self._check(trainer)
-        exchange_symmetric(self._center, self._slabs[trainer], self._alpha)
+        exchange_symmetric(self._center, self._slabs[trainer.index], self._alpha)
 
     def exchange(self, trainer: Address, snapshot: Array) -> Array:
         """The same for a trainer on another node."""
@@ -53,7 +53,9 @@ class CenterServer:
         current = self._trainers.get(trainer.index, 0)
         if trainer.generation < current:
             raise StaleGenerationError.between(f"an exchange of trainer {trainer.index}", trainer.generation, current)
-        self._trainers[trainer.index] = trainer.generation
+        if trainer.generation > current:
+            self._trainers[trainer.index] = trainer.generation
+            self._slabs.pop(trainer.index, None)  # the predecessor's: unmapped, or its memory would stay
 
 
 def exchange_slab_layout(trainer: Address, numel: int) -> Layout:

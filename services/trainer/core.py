@@ -61,8 +61,8 @@ class TrainerCore:
         self._rates = ProgressRates(
             config.dense, config.embedding, spec.total_samples, config.cluster.trainers, spec.trained_samples
         )
-        self._reporter = Reporter(address, coordinator, self.ledger, self._rates)
-        self._leases = CoordinatorLeases(address, coordinator, self._stop)
+        self._reporter = Reporter(address, coordinator, self.ledger, self._rates, self._fail)
+        self._leases = CoordinatorLeases(address, coordinator, self._stop, config.data.reader_threads)
         self._reader = BatchReader(
             dataset,
             encoders,
@@ -111,9 +111,12 @@ class TrainerCore:
         try:
             worker.run()
         except BaseException as error:  # handed to run(), which raises it
-            if self._failure is None:
-                self._failure = error
-            self.stop()
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+        self.stop()
 
     def _dense_replica(self, keeper: str) -> DenseReplica:
         spec, config = self._spec, self._spec.config
@@ -154,8 +157,9 @@ class TrainerCore:
             self.ledger,
             self._rates,
             self._eval_weights,
+            self._leases.first_pass,
             self._stop.is_set,
-            lambda: self._leases.idle_s,
+            self._leases.idle_s,
             lookahead=config.train.lookahead,
             pooled_shape=(config.train.batch_size, len(spec.tables), config.model.embedding_dim),
             pooled_dtype=WIRE[config.cluster.wire],
@@ -166,7 +170,7 @@ class TrainerCore:
         if self._sync is None:
             return self._replica.weights
         with self._eval_lock:
-            steps = sum(worker.steps for worker in self.workers)
-            if self._eval_cache is None or self._eval_cache[0] != steps:
-                self._eval_cache = (steps, self._sync.center())
+            evaluation = self._leases.eval_round
+            if self._eval_cache is None or self._eval_cache[0] != evaluation:
+                self._eval_cache = (evaluation, self._sync.center())
             return self._eval_cache[1]

@@ -23,6 +23,7 @@ class ForegroundEasgd:
         self._trainer, self._server, self._weights, self._gap = trainer, server, weights, gap
         self._count_lock, self._exchange_lock = threading.Lock(), threading.Lock()
         self.iterations, self.syncs, self.stall_s = 0, 0, 0.0
+        self._exchanged_at = 0
         self._slab: Tensor | None = None
         if server_keeper is not None:
             name = f"{trainer}/sync"
@@ -40,6 +41,10 @@ class ForegroundEasgd:
             due = self.iterations % self._gap == 0
         return self._exchange() if due else 0.0
 
+    def settle(self) -> float:
+        """Bring the last iterations to the centre, if there were any since the last exchange."""
+        return self._exchange() if self.iterations > self._exchanged_at else 0.0
+
     def center(self) -> Tensor:
         """The central weights: what is evaluated."""
         return to_tensor(ray.get(self._server.center.remote()))
@@ -47,6 +52,7 @@ class ForegroundEasgd:
     def _exchange(self) -> float:
         before = time.perf_counter()
         with self._exchange_lock:
+            at = self.iterations
             if self._slab is not None:
                 self._slab.copy_(self._weights)
                 ray.get(self._server.exchange_slab.remote(self._trainer))
@@ -55,6 +61,7 @@ class ForegroundEasgd:
                 difference = ray.get(self._server.exchange.remote(self._trainer, to_array(self._weights)))
                 self._weights.sub_(to_tensor(difference))
             self.syncs += 1
+            self._exchanged_at = at
             stalled = time.perf_counter() - before
             self.stall_s += stalled
         return stalled

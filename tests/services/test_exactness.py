@@ -88,8 +88,8 @@ class _RecordingLedger(Ledger):
         super().__init__()
         self.losses: list[float] = []
 
-    def trained(self, batch: Batch, loss: float, positives: int) -> None:
-        super().trained(batch, loss, positives)
+    def trained(self, batch: Batch, loss: float, positives: int, first_pass: bool) -> None:
+        super().trained(batch, loss, positives, first_pass)
         self.losses.append(loss)
 
 
@@ -135,6 +135,7 @@ class _Run:
             ledger,
             rates,
             lambda: self._weights,
+            lambda batch: True,
             lambda: False,
             lambda: 0.0,
             lookahead=0,

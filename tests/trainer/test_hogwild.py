@@ -49,6 +49,7 @@ def worker(
         ledger,
         rates,
         lambda: dense.weights,
+        lambda batch: True,
         stop,
         lambda: 0.0,
         lookahead=lookahead,

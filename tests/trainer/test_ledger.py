@@ -21,11 +21,11 @@ def batch(*spans: tuple[int, int, int, int], purpose: str = "train") -> Batch:
 
 def test_every_outcome_is_committed_with_its_rows() -> None:
     ledger = Ledger()
-    ledger.trained(batch((1, 0, 5, 4), (2, 0, 2, 2)), 0.5, 3)
+    ledger.trained(batch((1, 0, 5, 4), (2, 0, 2, 2)), 0.5, 3, first_pass=True)
     ledger.skipped(batch((2, 2, 4, 2)), math.nan)
     logits, labels = np.zeros(3, np.float32), np.ones(3, np.float32)
     ledger.evaluated(batch((3, 0, 3, 3), purpose="eval"), logits, labels)
-    ledger.trained(batch((4, 0, 2, 0)), 0.0, 0)  # rejected rows alone
+    ledger.trained(batch((4, 0, 2, 0)), 0.0, 0, first_pass=False)  # rejected rows alone
     report = ledger.take()
     assert report.commits == [
         Commit(1, 0, 5, 4, False),
@@ -40,50 +40,32 @@ def test_every_outcome_is_committed_with_its_rows() -> None:
     assert report and not ledger.take()
 
 
-def test_a_report_that_was_not_delivered_goes_first_in_the_next() -> None:
+def test_loss_of_rows_seen_before_stays_out_of_the_first_pass() -> None:
     ledger = Ledger()
-    ledger.trained(batch((1, 0, 2, 2)), 1.0, 1)
-    ledger.skipped(batch((1, 2, 4, 2)), math.inf)
-    lost = ledger.take()
-    ledger.trained(batch((1, 4, 6, 2)), 3.0, 2)
-    ledger.skipped(batch((1, 6, 8, 2)), math.nan)
-    ledger.give_back(lost)
-    ledger.trained(batch((1, 8, 9, 1)), 5.0, 0)
+    ledger.trained(batch((1, 0, 2, 2)), 1.0, 1, first_pass=True)
+    ledger.trained(batch((2, 0, 4, 4)), 3.0, 2, first_pass=False)
     report = ledger.take()
-    assert [commit.start for commit in report.commits] == [0, 2, 4, 6, 8]
-    assert [bad.spans[0].start for bad in report.bad_batches] == [2, 6]
-    assert (report.loss.samples, report.loss.loss_sum, report.loss.positives) == (5, 2 * 1.0 + 2 * 3.0 + 5.0, 3)
+    assert (report.loss.samples, report.loss.loss_sum, report.loss.positives) == (6, 14.0, 3)
+    assert (report.first_pass.samples, report.first_pass.loss_sum, report.first_pass.positives) == (2, 2.0, 1)
 
 
-def test_giving_back_nothing_changes_nothing() -> None:
-    ledger = Ledger()
-    nothing = ledger.take()
-    ledger.trained(batch((1, 0, 2, 2)), 1.0, 1)
-    ledger.give_back(nothing)
-    assert [commit.start for commit in ledger.take().commits] == [0]
-
-
-def test_many_threads_and_a_lossy_reporter_lose_nothing() -> None:
+def test_many_threads_lose_nothing() -> None:
     ledger = Ledger()
     befores: list[int] = []
 
     def work(lease: int) -> None:
         for row in range(200):
             befores.append(ledger.start(1))
-            ledger.trained(batch((lease, row, row + 1, 1)), 1.0, 0)
+            ledger.trained(batch((lease, row, row + 1, 1)), 1.0, 0, first_pass=True)
 
     threads = [threading.Thread(target=work, args=(lease,)) for lease in range(4)]
     for thread in threads:
         thread.start()
     delivered: list[Commit] = []
-    tries = samples = 0
+    samples = 0
     while True:
         alive = any(thread.is_alive() for thread in threads)
         report = ledger.take()
-        tries += 1
-        if alive and tries % 2:
-            ledger.give_back(report)
-            continue
         delivered += report.commits
         samples += report.loss.samples
         if not alive:

@@ -33,7 +33,7 @@ class Lease:
     """A split handed to one trainer for one epoch; every row of it must come back committed or be re-queued.
 
     ``ranges`` are the row ranges of the split still to be read, in order and disjoint: a re-queued lease skips what
-    the dead trainer had already committed.
+    the dead trainer had already committed. ``epoch`` counts from 1; for evaluations it is the round.
     """
 
     lease_id: int
@@ -41,3 +41,4 @@ class Lease:
     epoch: int
     purpose: Purpose
     ranges: tuple[tuple[int, int], ...]
+    requeued: bool = False

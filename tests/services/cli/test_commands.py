@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from services.cli import version
 from services.summary import Metrics, Phases, Summary
 
 ROOT = Path(__file__).parents[3]
@@ -45,6 +47,51 @@ def test_wrong_usage_exits_2_and_leaves_stdout_alone(args: tuple[str, ...]) -> N
     assert "Usage" in done.stdout + done.stderr
     if args:
         assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("trian",), "No such command 'trian'"),
+        (("train", "--no-such-option"), "No such option: --no-such-option"),
+        (("synth",), "Missing argument 'OUT'"),
+        (("synth", "out", "--rows", "many"), "Invalid value for '--rows'"),
+        (("report", "no-such-dir"), "'no-such-dir' does not exist"),
+        (("plan", "--config"), "requires an argument"),
+        ((), "No such option: --json"),
+    ],
+)
+def test_wrong_usage_with_json_prints_one_json_value(args: tuple[str, ...], message: str) -> None:
+    done = _penumbra(*args, "--json") if args != ("plan", "--config") else _penumbra("plan", "--json", "--config")
+    assert done.returncode == 2
+    found = json.loads(done.stdout)
+    assert list(found) == ["error"]
+    assert message in found["error"]
+    assert done.stderr == f"penumbra: error: {found['error']}\n"
+
+
+def test_help_with_json_is_still_help() -> None:
+    done = _penumbra("train", "--json", "--help")
+    assert done.returncode == 0
+    assert "Usage" in done.stdout
+
+
+def test_version_is_that_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    done = _penumbra("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"penumbra {project['version']}\n", "")
+
+
+def test_version_of_a_checkout_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(version, "_DISTRIBUTION", "penumbra-not-installed")
+    assert version.version() == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def test_a_url_is_no_place_for_runs() -> None:
+    done = _penumbra("train", "--json", "data.train=x.tsv", "storage_path=s3://bucket/runs")
+    assert done.returncode == 2
+    error = json.loads(done.stdout)["error"]
+    assert "command line: storage_path must be a local directory, got the URL 's3://bucket/runs'" in error
 
 
 @pytest.mark.parametrize("command", ["train", "plan"])

@@ -57,19 +57,43 @@ def test_demo_data_is_written_once_and_again_when_something_changed(tmp_path: Pa
 
 def test_demo_data_touches_no_other_data(tmp_path: Path) -> None:
     (tmp_path / "mine.tsv").write_text("1\n")
-    with pytest.raises(ValueError, match="holds other data"):
+    with pytest.raises(ValueError, match="was not made by the demo.* name another directory"):
         DATA.ensure(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.tsv"]
+
+
+def test_a_log_that_a_person_synthesized_is_not_the_demos(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    synth = ["synth", str(folder), "--rows", "900", "--max-table-rows", "50"]
+    assert CliRunner().invoke(app, synth).exit_code == 0
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    done = CliRunner().invoke(app, ["demo", "--rows", "1000", "--json", f"data.train={folder}"])
+    assert done.exit_code == 1
+    assert "was not made by the demo" in json.loads(done.stdout)["error"]
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["log"]
 
 
 def test_a_file_beside_the_demo_data_survives(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     DATA.ensure(folder)
-    (folder / "notes").write_text("keep")
-    with pytest.raises(OSError, match="not empty"):
+    for name in ("notes", "part-own.tsv"):
+        (folder / name).write_text("keep")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(ValueError, match=r"also holds notes, part-own\.tsv, which the demo did not write"):
         DemoData(rows=1500, seed=1, max_table_rows=50, format="criteo_tsv").ensure(folder)
-    assert (folder / "notes").read_text() == "keep"
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_demo_data_behind_a_link(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.mkdir()
+    link.symlink_to(target)
+    first = DATA.ensure(link)
+    again = DemoData(rows=2000, seed=2, max_table_rows=50, format="criteo_tsv").ensure(link)
+    assert again != first
+    assert link.is_symlink() and (target / "synth.json").is_file()
 
 
 def test_the_last_line_of_the_demo() -> None:

@@ -65,6 +65,26 @@ def test_summary_fits_a_narrow_terminal() -> None:
     assert max(map(len, _text(summary_view(SUMMARY), width=80).splitlines())) <= 80
 
 
+def test_neighbouring_shards_are_one_range() -> None:
+    tables = [
+        TablePlacement(
+            table=f"C{number}",
+            rows=9,
+            dim=4,
+            placement="row_wise",
+            shard_ids=ids,
+            weight_bytes=144,
+            optimizer_bytes=36,
+        )
+        for number, ids in enumerate([tuple(range(30)), (4, 5, 6, 8, 9, 31), (7,), (2, 1, 0)])
+    ]
+    node = NodeMemory(node="n", shard_ids=tuple(range(32)), rows=36, needed_bytes=1, budget_bytes=2)
+    text = _text(placement_view(PlacementReport(tables=tuple(tables), nodes=(node,))))
+    cells = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
+    assert [row[4] for row in cells if row[0] in ("C0", "C1", "C2", "C3")] == ["0–29", "4–6, 8, 9, 31", "7", "0–2"]
+    assert [row[1] for row in cells if row[0] == "n"] == ["0–31"]
+
+
 def test_placement_shows_every_table_and_node_and_the_totals() -> None:
     report = PlacementReport(
         tables=(

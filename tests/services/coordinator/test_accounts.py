@@ -33,20 +33,20 @@ def test_throughput_leaves_out_start_up_drains_and_evaluations() -> None:
     accounts.report(trained(500), 104.0)
     assert accounts.first_step_s == 100.0
     assert accounts.throughput == 800 / 4
-    accounts.stage_ended("train", 1800)
+    accounts.stage_ended("train")
     accounts.report(predicted([0.0], [1]), 150.0)
-    accounts.stage_ended("eval", 1800)
+    accounts.stage_ended("eval")
     accounts.report(trained(999), 200.0)
     accounts.report(trained(400), 202.0)
     assert accounts.throughput == (800 + 400) / (4 + 2)
     assert accounts.first_step_s == 100.0
 
 
-def test_throughput_of_nothing_and_of_one_report_is_zero() -> None:
+def test_throughput_of_nothing_and_of_one_report_is_unknown() -> None:
     accounts = Accounts(0, 0)
-    assert accounts.throughput == 0.0
+    assert accounts.throughput is None
     accounts.report(trained(1000), 100.0)
-    assert accounts.throughput == 0.0
+    assert accounts.throughput is None
 
 
 def test_recent_speed_and_loss_forget_what_is_older_than_five_seconds() -> None:
@@ -57,7 +57,6 @@ def test_recent_speed_and_loss_forget_what_is_older_than_five_seconds() -> None:
     assert speed == pytest.approx(100.0)
     assert (loss.samples, loss.logloss) == (600, pytest.approx(0.25))
     assert accounts.recent(16.0) == (0.0, ProgressiveLoss())
-    assert accounts.loss.samples == 1100 and accounts.loss.logloss == pytest.approx((500 * 2 + 600 * 0.25) / 1100)
 
 
 def test_bad_lines_are_counted_once_and_the_first_ten_are_listed() -> None:
@@ -95,11 +94,12 @@ def test_the_last_evaluation_is_final_and_the_highest_auc_best() -> None:
     rounds = [([1.0, 0.0], [0, 1]), ([0.0, 1.0], [0, 1]), ([0.0, 0.0], [0, 1])]
     assert accounts.best is None
     for number, (logits, labels) in enumerate(rounds, 1):
-        assert accounts.stage_ended("train", 100 * number) is None
+        assert accounts.stage_ended("train") is None
         accounts.report(predicted(logits[:1], labels[:1]), 0.0)
         accounts.report(predicted(logits[1:], labels[1:]), 0.0)
-        evaluation = accounts.stage_ended("eval", 100 * number)
-        assert evaluation is not None and evaluation.metrics.samples == 2
+        predictions = accounts.stage_ended("eval")
+        assert predictions is not None and predictions.samples == 2
+        accounts.evaluated(100 * number, predictions.compute())
     assert [evaluation.metrics.auc for evaluation in accounts.evaluations] == [0.0, 1.0, 0.5]
     assert accounts.best is accounts.evaluations[1] and accounts.best.at_samples == 200
 
@@ -107,6 +107,8 @@ def test_the_last_evaluation_is_final_and_the_highest_auc_best() -> None:
 def test_without_any_auc_there_is_no_best() -> None:
     accounts = Accounts(0, 0)
     accounts.report(predicted([0.0, 1.0], [1, 1]), 0.0)
-    evaluation = accounts.stage_ended("eval", 10)
-    assert evaluation is not None and evaluation.metrics.auc is None
+    predictions = accounts.stage_ended("eval")
+    assert predictions is not None
+    accounts.evaluated(10, predictions.compute())
+    assert accounts.evaluations[0].metrics.auc is None
     assert accounts.best is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from services.config import RunConfig
 from services.coordinator.run_files import RunFiles
 from services.paths import absolute
-from services.run_directory import fresh_run_directory
+from services.run_directory import RunInUseError, run_directory
 from trainer.data.block import RejectedLine
 
 
@@ -20,27 +21,59 @@ def config(**changes: object) -> RunConfig:
     return RunConfig.model_validate(changes)
 
 
+def directory_of(chosen: RunConfig) -> Path:
+    with run_directory(chosen) as directory:
+        return directory
+
+
 def test_a_former_run_of_the_same_name_moves_aside(tmp_path: Path) -> None:
     chosen = config(name="r", storage_path=str(tmp_path / "deep" / "runs"))
-    first = fresh_run_directory(chosen)
+    first = directory_of(chosen)
     assert first == tmp_path / "deep" / "runs" / "r" and first.is_dir()
-    assert fresh_run_directory(chosen) == first, "an empty one is used again"
-    assert [path.name for path in first.parent.iterdir()] == ["r"]
+    assert directory_of(chosen) == first, "an empty one is used again"
+    assert sorted(path.name for path in first.parent.iterdir()) == [".r.lock", "r"]
     for number in (1, 2, 3):
         (first / "summary.json").write_text(str(number))
-        assert fresh_run_directory(chosen) == first and not any(first.iterdir())
+        assert directory_of(chosen) == first and not any(first.iterdir())
         assert (first.with_name(f"r.{number}") / "summary.json").read_text() == str(number)
     (first / "x").touch()
     (first.with_name("r.2") / "summary.json").unlink()
     first.with_name("r.2").rmdir()
-    fresh_run_directory(chosen)
+    directory_of(chosen)
     assert (first.with_name("r.2") / "x").exists(), "a gap is filled, nothing is overwritten"
+
+
+def test_two_commands_cannot_run_the_same_name(tmp_path: Path) -> None:
+    chosen = config(name="r", storage_path=str(tmp_path))
+    with run_directory(chosen) as first:
+        (first / "events.jsonl").touch()
+        with pytest.raises(RunInUseError, match=f"run 'r' is going on .*process {os.getpid()}"), run_directory(chosen):
+            pass
+        assert (first / "events.jsonl").exists(), "the running one keeps its directory"
+        with run_directory(config(name="other", storage_path=str(tmp_path))):
+            pass
+    with run_directory(chosen) as again:
+        assert not any(again.iterdir())
+
+
+def test_files_that_cannot_be_written_are_an_alarm_and_not_the_end(tmp_path: Path) -> None:
+    files = RunFiles(str(tmp_path / "r"))
+    shutil.rmtree(tmp_path / "r")
+    files.event("first")
+    assert (tmp_path / "r" / "events.jsonl").exists(), "the directory is made again"
+    shutil.rmtree(tmp_path / "r")
+    (tmp_path / "r").touch()
+    files.event("lost")
+    files.event("lost too")
+    (alarm,) = files.take_alarms()
+    assert "events.jsonl cannot be written, training goes on" in alarm
+    assert files.take_alarms() == []
 
 
 def test_a_url_is_no_place_for_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="storage_path must be a local directory, got the URL 's3://bucket/runs'"):
-        fresh_run_directory(absolute(config(storage_path="s3://bucket/runs")))
+    with pytest.raises(ValueError, match="storage_path"):
+        directory_of(absolute(config(storage_path="s3://bucket/runs")))
     assert not any(tmp_path.iterdir())
 
 

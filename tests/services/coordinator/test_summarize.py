@@ -34,19 +34,22 @@ def build(accounts: Accounts | None, state: State = "SUCCEEDED", **changes: obje
 
 def test_a_run_that_never_trained_has_nulls() -> None:
     summary = build(None, "FAILED")
-    assert (summary.state, summary.error, summary.wall_s, summary.startup_s) == ("FAILED", "why", 15.0, 0.0)
+    assert (summary.state, summary.error, summary.wall_s, summary.startup_s) == ("FAILED", "why", 15.0, None)
     assert (summary.metrics, summary.best, summary.phases_s, summary.checkpoint, summary.pls) == (None,) * 5
-    assert summary.throughput_samples_per_s == 0.0
+    assert summary.throughput_samples_per_s is None
     assert json.loads(summary.to_json())["metrics"] is None
 
 
 def test_totals_are_summed_over_all_incarnations() -> None:
     accounts = Accounts(5, 5)
-    accounts.report(Report(loss=ProgressiveLoss(50.0, 100, 20)), 12.0)
+    first = ProgressiveLoss(50.0, 100, 20)
+    accounts.report(Report(loss=ProgressiveLoss(50.0, 100, 20), first_pass=first), 12.0)
     accounts.report(Report(loss=ProgressiveLoss(50.0, 100, 20)), 14.0)
-    accounts.stage_ended("train", 200)
+    accounts.stage_ended("train")
     accounts.report(Report(predictions=[(np.array([0.0, 1.0], np.float32), np.array([0, 1], np.float32))]), 15.0)
-    accounts.stage_ended("eval", 200)
+    predictions = accounts.stage_ended("eval")
+    assert predictions is not None
+    accounts.evaluated(200, predictions.compute())
     accounts.reject([RejectedLine("a", 1, "I1", "x", "y")])
     stats = [
         {"phases": {"input": 1.0, "dense": 2.0}, "steps": 30, "syncs": 5, "sync_stall_s": 0.5},
@@ -78,7 +81,8 @@ def test_totals_are_summed_over_all_incarnations() -> None:
 
 def test_trained_but_never_evaluated_has_the_progressive_loss_only() -> None:
     accounts = Accounts(0, 0)
-    accounts.report(Report(loss=ProgressiveLoss(30.0, 100, 20)), 12.0)
+    loss = ProgressiveLoss(30.0, 100, 20)
+    accounts.report(Report(loss=loss, first_pass=loss), 12.0)
     summary = build(accounts, "CANCELLED", counts=RowCounts(trained=100), samples_applied=90)
     assert summary.metrics is not None and summary.metrics.auc is None
     assert summary.metrics.progressive_logloss == pytest.approx(0.3)

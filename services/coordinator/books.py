@@ -1,0 +1,148 @@
+"""A run's bookkeeping while trainers report: work queue, quality, bad input. Called from many threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Literal
+
+from services.coordinator.accounts import Accounts
+from services.coordinator.run_files import RunFiles
+from services.coordinator.work_queue import RowCounts, WorkQueue
+from services.identity import Address
+from trainer.data.block import RejectedLine
+from trainer.data.split import Lease
+from trainer.ledger import Report
+from trainer.metrics import EvalAccumulator, ProgressiveLoss
+
+
+class Books:
+    """Queue and accounts behind one lock of their own: nothing slow happens under it, so no heartbeat ever waits.
+
+    Reports are numbered by each trainer incarnation: one that is sent again (its answer was late) counts once.
+    """
+
+    def __init__(self, queue: WorkQueue, accounts: Accounts, files: RunFiles, known: Callable[[Address], bool]) -> None:
+        """``known`` tells whether an address is the current incarnation; what others send does not count."""
+        self._queue, self._accounts, self._files, self._known = queue, accounts, files, known
+        self._lock = threading.Lock()
+        self._last_report: dict[Address, int] = {}
+        self._messages: list[str] = []
+        self._evaluator = ThreadPoolExecutor(
+            1, thread_name_prefix="evaluate"
+        )  # sorting millions of scores takes seconds
+        self._evaluations: list[Future[None]] = []
+        self.fatal: BaseException | None = None
+
+    def lease(self, trainer: Address) -> Lease | Literal["wait", "done"]:
+        """The next split for a trainer."""
+        with self._lock:
+            if not self._known(trainer) or self.fatal is not None:
+                return "done"
+            return self._queue.lease(trainer.index)
+
+    def report(self, trainer: Address, number: int, report: Report, rejected: list[RejectedLine]) -> int:
+        """Account a trainer's report; returns the samples that the others have committed.
+
+        Whatever goes wrong ends the run (``fatal``): a report that is half accounted must not be lost silently.
+        """
+        with self._lock:
+            # A replaced trainer's rows were queued again, so its report must not count.
+            if self._known(trainer) and number > self._last_report.get(trainer, 0):
+                self._last_report[trainer] = number
+                try:
+                    self._account(trainer, report, rejected)
+                except Exception as error:
+                    self.fatal = self.fatal or error
+            return self._queue.trained_by_others(trainer.index)
+
+    def requeue(self, trainer_id: int) -> int:
+        """Queue a dead trainer's uncommitted rows again; returns how many."""
+        with self._lock:
+            return self._queue.requeue(trainer_id)
+
+    def settle(self) -> None:
+        """Wait for evaluations that are still being computed; raises what one of them failed with."""
+        for evaluation in self._evaluations:
+            evaluation.result()
+
+    def take_messages(self) -> list[str]:
+        """What is worth telling the person since the last call."""
+        with self._lock:
+            messages, self._messages = self._messages, []
+            return messages
+
+    def recent(self) -> tuple[float, ProgressiveLoss]:
+        """Samples/s and training loss of the last seconds."""
+        with self._lock:
+            return self._accounts.recent(time.monotonic())
+
+    @property
+    def counts(self) -> RowCounts:
+        """Rows by outcome so far."""
+        return self._queue.counts
+
+    @property
+    def accounts(self) -> Accounts:
+        """Quality and speed so far."""
+        return self._accounts
+
+    @property
+    def done(self) -> bool:
+        """Every row of every stage is committed."""
+        return self._queue.done
+
+    @property
+    def stage(self) -> str:
+        """What is being worked on, for people."""
+        stage = self._queue.stage
+        if stage is None:
+            return "finishing"
+        return "training" if stage[0] == "train" else f"evaluating, round {stage[1]}"
+
+    def _account(self, trainer: Address, report: Report, rejected: list[RejectedLine]) -> None:
+        queue, accounts = self._queue, self._accounts
+        before, stages_done = queue.stage, queue.stages_done
+        where = {commit.lease_id: queue.path_of(commit.lease_id) for commit in report.commits if commit.skipped}
+        queue.commit(trainer.index, report.commits)
+        accounts.report(report, time.monotonic())
+        if fresh := accounts.reject(rejected):
+            self._files.rejected(fresh)
+            accounts.check_lines()
+        for bad in report.bad_batches:
+            spans = _rows([(where[span.lease_id], span.start, span.end) for span in bad.spans])
+            self._files.event("bad_batch", where=spans, loss=str(bad.loss))  # JSON has no NaN
+            accounts.bad_batch(bad, spans)
+        if before is not None and queue.stages_done > stages_done:
+            predictions = accounts.stage_ended(before[0])
+            if predictions is not None:
+                work = self._evaluator.submit(self._evaluate, predictions, queue.counts.trained)
+                self._evaluations.append(work)
+            self._files.event("stage", stage=self.stage)
+
+    def _evaluate(self, predictions: EvalAccumulator, trained: int) -> None:
+        metrics = predictions.compute()
+        warning = metrics.warning()
+        auc = "-" if metrics.auc is None else f"{metrics.auc:.4f}"
+        with self._lock:
+            self._accounts.evaluated(trained, metrics)
+            self._messages.append(
+                f"evaluated {metrics.samples:,} rows: AUC {auc}" + (f". {warning}" if warning else "")
+            )
+        figures: dict[str, Any] = dict(metrics.summary())
+        self._files.metrics(at_samples=trained, **figures)
+        if warning:
+            self._files.event("warning", text=warning)
+
+
+def _rows(spans: list[tuple[str, int, int]]) -> str:
+    """Spans as text, those that follow each other in a file as one."""
+    merged: list[tuple[str, int, int]] = []
+    for path, start, end in spans:
+        if merged and merged[-1][0] == path and merged[-1][2] == start:
+            merged[-1] = (path, merged[-1][1], end)
+        else:
+            merged.append((path, start, end))
+    return ", ".join(f"{path} rows {start}-{end - 1}" for path, start, end in merged)
