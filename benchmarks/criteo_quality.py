@@ -1,4 +1,4 @@
-"""``python -m benchmarks.criteo_quality TRAIN_DIR EVAL_DIR``: what a real click log teaches the model, over several seeds.
+"""``python -m benchmarks.criteo_quality TRAIN_DIR EVAL_DIR``: quality on a real click log, over several seeds.
 
 The directories hold Parquet files with Criteo's columns, the evaluation rows later in time than the training rows.
 The JSON on stdout has every seed, its mean and standard deviation, and the bars; the table goes to stderr.

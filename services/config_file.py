@@ -61,8 +61,14 @@ class _Dumper(yaml.SafeDumper):
     def represent_list(self, data: Any) -> yaml.SequenceNode:
         return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True)
 
+    def represent_text(self, data: str) -> yaml.ScalarNode:
+        # YAML reads Unicode's own line breaks as line ends, and folds them, unless they are escaped.
+        style = '"' if re.search("[\x85\u2028\u2029]", data) else None
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
 
 _Dumper.add_representer(list, _Dumper.represent_list)
+_Dumper.add_representer(str, _Dumper.represent_text)
 _Dumper.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9_.]+[eE][-+]?[0-9]+"), list("-+.0123456789")
 )

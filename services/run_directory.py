@@ -24,10 +24,7 @@ def run_directory(config: RunConfig) -> Iterator[Path]:
     Raises:
         RunInUseError: the former run is still going.
         OSError: the directory cannot be created.
-        ValueError: ``storage_path`` is a URL.
     """
-    if "://" in config.storage_path:
-        raise ValueError(f"storage_path must be a local directory, got the URL {config.storage_path!r}")
     storage = Path(config.storage_path)
     storage.mkdir(parents=True, exist_ok=True)
     with _locked(storage / f".{config.name}.lock", config.name):

@@ -217,7 +217,9 @@ def test_shipped_configurations_load(path: Path) -> None:
 
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-_ODD = st.sampled_from(["1e3", "no", "null", "~", "007", "1.5", "true", "0x1F", "12:30", "2024-01-01", "- a", "{", ""])
+_ODD = st.sampled_from(
+    ["1e3", "no", "null", "~", "007", "1.5", "true", "0x1F", "12:30", "2024-01-01", "- a", "{", "", "\x85", "a\u2028b"]
+)
 _PATHS = _TEXT | _ODD
 _CATEGORIES = st.fixed_dictionaries(
     {}, optional={"rows": st.integers(2, 2**31 - 1), "encoding": st.sampled_from(["hash", "vocabulary"])}

@@ -57,7 +57,7 @@ def test_demo_data_is_written_once_and_again_when_something_changed(tmp_path: Pa
 
 def test_demo_data_touches_no_other_data(tmp_path: Path) -> None:
     (tmp_path / "mine.tsv").write_text("1\n")
-    with pytest.raises(ValueError, match="was not made by the demo.* name another directory"):
+    with pytest.raises(ValueError, match=r"was not made by the demo.* name another directory"):
         DATA.ensure(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.tsv"]
 
