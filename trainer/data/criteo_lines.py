@@ -105,9 +105,7 @@ def _decode(lines: Lines, labeled: bool) -> CriteoRows | None:
     return CriteoRows(labels, counts, categories, TextFields(buffer, starts, ends))
 
 
-def _sort_out(
-    lines: Lines, path: str, row: int, labeled: bool
-) -> tuple[Lines, list[int], list[RejectedLine]]:
+def _sort_out(lines: Lines, path: str, row: int, labeled: bool) -> tuple[Lines, list[int], list[RejectedLine]]:
     """The slow path: separates malformed lines; the others are laid out again for the one decoder there is."""
     good: list[bytes] = []
     row_index: list[int] = []

@@ -44,9 +44,7 @@ def test_no_node_gets_more_than_it_has(
 ) -> None:
     there = nodes(*map(float, cpus))
     try:
-        found = assign(
-            there, "n0", shards=shards, trainers=trainers, shard_cpus=shard_cpus, trainer_cpus=trainer_cpus
-        )
+        found = assign(there, "n0", shards=shards, trainers=trainers, shard_cpus=shard_cpus, trainer_cpus=trainer_cpus)
     except ResourceError as error:
         assert f"need {shards * shard_cpus + trainers * trainer_cpus:g}" in str(error)
         assert f"have {sum(cpus):g} free" in str(error)

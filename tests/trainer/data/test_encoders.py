@@ -122,7 +122,10 @@ def test_vocabularies_of_a_file_equal_pandas(tmp_path: Path) -> None:
         train=str(tmp_path / "data"),
         rows_per_split=1000,
         categories=CategoryConfig(encoding="vocabulary", min_count=3),
-        features={"C3": CategoryConfig(encoding="hash", rows=77), "C4": CategoryConfig(encoding="vocabulary", min_count=1)},
+        features={
+            "C3": CategoryConfig(encoding="hash", rows=77),
+            "C4": CategoryConfig(encoding="vocabulary", min_count=1),
+        },
     )
     dataset = open_dataset(cfg)
     plan = dataset.plan_splits()
