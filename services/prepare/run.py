@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from services.prepare.manifest import Manifest, Settings, rejected_path, stats_path
 from services.prepare.plan import Piece, Source, pieces_of
@@ -22,8 +23,18 @@ from trainer.data.files import stamp
 from trainer.data.rejections import LISTED, TooManyBadLinesError, too_many
 from trainer.data.vocabulary import save_vocabularies
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 OnProgress = Callable[[str, int, int], None]
 """Is told a stage (``counting`` or ``writing``), how much is done and how much there is (bytes or rows)."""
+
+
+class Mapper(Protocol):
+    """Applies a function to items, in any order and place; ``ray_map``, or the built-in ``map``."""
+
+    def __call__(self, run: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]:
+        """The results; what ``run`` raises is raised."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +48,8 @@ class Request:
     min_count: int | None = None
 
 
-def prepare(request: Request, on_progress: OnProgress) -> PrepareReport:
-    """Does it on the Ray that is connected; files that an earlier run finished are not written again.
+def prepare(request: Request, on_progress: OnProgress, mapper: Mapper = ray_map) -> PrepareReport:
+    """Does it, on the Ray that is connected unless told otherwise; files of an earlier run are not written again.
 
     Raises:
         DataError: an input is missing, empty or damaged.
@@ -51,7 +62,7 @@ def prepare(request: Request, on_progress: OnProgress) -> PrepareReport:
     if str(out.resolve()) in {str(Path(path).parent.resolve()) for path in paths}:
         raise DataError(str(out), "is where the inputs are; write the prepared files to a directory of their own")
     manifest = Manifest.open(out, request.settings)
-    sources = _sources(paths, manifest, request.settings.file_rows, on_progress)
+    sources = _sources(paths, manifest, request.settings.file_rows, on_progress, mapper)
     pieces = pieces_of(sources)
     manifest.sources = {source.path: source for source in sources}
     manifest.keep(pieces, counted, out)
@@ -61,13 +72,15 @@ def prepare(request: Request, on_progress: OnProgress) -> PrepareReport:
     total = sum(source.rows for source in sources)
     job = Job(str(out.resolve()), request.settings, counted, int(total * request.max_bad_lines), total)
     try:
-        _write(pieces, job, manifest, out, on_progress)
+        _write(pieces, job, manifest, out, on_progress, mapper)
     finally:
         rejected = _collect_rejected(pieces, out)
     return _report(request, manifest, pieces, len(rejected), resumed, started_s)
 
 
-def _sources(paths: Sequence[str], manifest: Manifest, file_rows: int, on_progress: OnProgress) -> list[Source]:
+def _sources(
+    paths: Sequence[str], manifest: Manifest, file_rows: int, on_progress: OnProgress, mapper: Mapper
+) -> list[Source]:
     """Every input with its rows; those that have not changed since they were counted are not read."""
     stamps = {path: stamp(path) for path in paths}
     known = {
@@ -78,18 +91,20 @@ def _sources(paths: Sequence[str], manifest: Manifest, file_rows: int, on_progre
     total = sum(size for size, _ in stamps.values())
     done = sum(source.size_bytes for source in known.values())
     on_progress("counting", done, total)
-    for source in ray_map(functools.partial(scan_source, file_rows=file_rows), [p for p in paths if p not in known]):
+    for source in mapper(functools.partial(scan_source, file_rows=file_rows), [p for p in paths if p not in known]):
         known[source.path] = source
         done += source.size_bytes
         on_progress("counting", done, total)
     return [known[path] for path in paths]
 
 
-def _write(pieces: Sequence[Piece], job: Job, manifest: Manifest, out: Path, on_progress: OnProgress) -> None:
+def _write(
+    pieces: Sequence[Piece], job: Job, manifest: Manifest, out: Path, on_progress: OnProgress, mapper: Mapper
+) -> None:
     done_rows = sum(done.piece.end - done.piece.start for done in manifest.done.values())
     on_progress("writing", done_rows, job.total_rows)
     left = [piece for piece in pieces if piece.name not in manifest.done]
-    for done in ray_map(functools.partial(write_piece, job=job), left):
+    for done in mapper(functools.partial(write_piece, job=job), left):
         manifest.done[done.piece.name] = done
         manifest.write(out)
         done_rows += done.piece.end - done.piece.start
