@@ -1,8 +1,8 @@
 """``python -m benchmarks.input``: rows one core reads from each format, and the memory of ``penumbra prepare``.
 
 Reading goes from the file to raw blocks, as in a reader thread, the scan that plans splits included; ``batch_…`` goes
-on to finished batches with hashed ids. Medians over some passes, by the clock and by CPU time: on a machine that is busy
-with other things only the second says what a core can do. JSON on stdout, a table on stderr.
+on to finished batches with hashed ids. Medians over some passes, by the clock and by CPU time: on a machine that is
+busy with other things only the second says what a core can do. JSON on stdout, a table on stderr.
 """
 
 from __future__ import annotations

@@ -257,6 +257,33 @@ def test_the_command_on_ray_data(tmp_path: Path) -> None:
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "serial" / name).read_bytes()
 
 
+def test_a_damaged_input_on_ray_data_is_one_readable_error(tmp_path: Path) -> None:
+    whole = gzip.compress("".join(line + "\n" for line in random_lines(2000)).encode())
+    (tmp_path / "a.tsv.gz").write_bytes(whole[: len(whole) // 2])
+    done = subprocess.run(
+        [sys.executable, "-m", "services", "prepare", str(tmp_path / "a.tsv.gz"), str(tmp_path / "out"), "--json"],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=110,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "a.tsv.gz: gzip file is truncated" in json.loads(done.stdout)["error"]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_source_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "a.tsv", random_lines(50))
+
+    def changes_first(run: Any, items: Any) -> Any:
+        for item in items:
+            yield run(item)
+            write_lines(source, random_lines(60))
+
+    settings = Settings(group_rows=8, file_rows=20)
+    request = Request((str(source),), tmp_path / "out", settings, 0.0)
+    with pytest.raises(DataError, match="has changed since its rows were counted"):
+        prepare(request, lambda *_: None, changes_first)
+    assert names(tmp_path / "out") == []
+
+
 def test_wrong_use_of_the_command(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["prepare", str(tmp_path)]).exit_code == 2
     assert CliRunner().invoke(app, ["prepare", "a", "b", "--max-bad-lines", "2"]).exit_code == 2
