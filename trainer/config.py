@@ -18,30 +18,98 @@ class CategoryConfig(Settings):
 
     ``hash``: a mixing hash into ``rows`` rows (row 0 is kept for *missing*). ``vocabulary``: values seen at least
     ``min_count`` times in the training rows, the others share the out-of-vocabulary row 0; *missing* is a value.
+    ``identity``: the ids are rows already, each below ``rows``. ``modulo``: the remainder by ``rows``; *missing* is
+    row 0.
     """
 
-    encoding: Literal["hash", "vocabulary"] = "hash"
+    encoding: Literal["hash", "vocabulary", "identity", "modulo"] = "hash"
     rows: Annotated[int, Field(ge=2, le=2**31 - 1)] = 100_000
     min_count: Annotated[int, Field(ge=1)] = 1
+
+
+class ListConfig(Settings):
+    """A column of lists. ``weights`` names the column with one number for each id."""
+
+    weights: str | None = None
+
+
+class ColumnsConfig(Settings):
+    """Which column is what, for ``data.format`` parquet, csv and tsv; without it Parquet has Criteo's columns.
+
+    Columns go by name; in text without a ``header`` by their entry in ``names``, or by position (from 0) when that is
+    empty. Ids are text or whole numbers and mean the same either way. ``list_separator`` parts the ids of a list in
+    text. ``dense_transform``: ``signed_log1p`` is sign(x)·log1p(|x|), ``log1p`` counts negative as 0.
+    ``delimiter``: comma for csv, tab for tsv when left out; csv may have quotes.
+    """
+
+    label: str | None = None
+    dense: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    lists: dict[str, ListConfig] = Field(default_factory=dict)
+    dense_transform: Literal["signed_log1p", "log1p", "none"] = "signed_log1p"
+    header: bool = True
+    names: tuple[str, ...] = ()
+    delimiter: Annotated[str, Field(pattern=r"^[^\r\n\"]$")] | None = None
+    list_separator: Annotated[str, Field(min_length=1)] = "|"
+
+    @property
+    def given(self) -> bool:
+        """Whether there is a map."""
+        return bool(self.label or self.dense or self.categorical or self.lists)
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> ColumnsConfig:
+        weights = [item.weights for item in self.lists.values() if item.weights]
+        used = [*filter(None, [self.label]), *self.dense, *self.categorical, *self.lists, *weights]
+        twice = sorted({name for name in used if used.count(name) > 1})
+        if twice:
+            raise ValueError(f"data.columns names {', '.join(twice)} more than once; a column has one use")
+        if self.names and self.header:
+            raise ValueError("data.columns.names is for files without a header: set data.columns.header=false")
+        unknown = sorted(set(used) - set(self.names)) if self.names else []
+        if unknown:
+            raise ValueError(f"data.columns.names has no {', '.join(unknown)}, which data.columns uses")
+        return self
 
 
 class DataConfig(Settings):
     """Where the click log is and how it is cut.
 
-    ``train`` and ``eval`` take files, directories and globs. Without ``eval`` the last ``eval_fraction`` of the rows,
-    in time order, is held out and never trained on. ``features`` overrides ``categories`` for single features.
+    ``train`` and ``eval`` take files, directories, globs and fsspec URLs. Without ``eval`` the last ``eval_fraction``
+    of the rows, in time order, is held out and never trained on. ``features`` overrides ``categories`` for single
+    features. ``vocabulary`` names a directory of prepared vocabularies, in place of building them from the training
+    rows. ``unlabeled``: the rows have no label; they can be predicted, not trained on.
     """
 
-    format: Literal["criteo_tsv", "parquet", "movielens"] = "criteo_tsv"
+    format: Literal["criteo_tsv", "parquet", "csv", "tsv", "npy", "npy_multi_hot", "movielens"] = "criteo_tsv"
     train: str | tuple[str, ...] = ()
     eval: str | tuple[str, ...] | None = None
     eval_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    unlabeled: bool = False
     rows_per_split: Annotated[int, Field(ge=1)] = 16_384
     reader_threads: Annotated[int, Field(ge=1, le=64)] = 1
     prefetch_batches: Annotated[int, Field(ge=1, le=1024)] = 8
     max_bad_lines: Annotated[float, Field(ge=0.0, le=1.0)] = 0.001
+    columns: ColumnsConfig = ColumnsConfig()
     categories: CategoryConfig = CategoryConfig()
     features: dict[str, CategoryConfig] = Field(default_factory=dict)
+    vocabulary: str | None = None
+
+    @model_validator(mode="after")
+    def _check_format(self) -> DataConfig:
+        columns = self.columns
+        if self.format in ("csv", "tsv") and not columns.given:
+            raise ValueError(f"data.format={self.format} needs data.columns: label, dense, categorical, lists")
+        if columns.given:
+            if self.format not in ("parquet", "csv", "tsv"):
+                raise ValueError(f"data.columns is for data.format parquet, csv and tsv, not {self.format}")
+            if not (columns.categorical or columns.lists):
+                raise ValueError("data.columns.categorical or data.columns.lists must name at least one column")
+            if not columns.label and not self.unlabeled:
+                raise ValueError("data.columns.label is not set: name the column with 0 and 1, or set data.unlabeled")
+        if self.unlabeled and self.format == "movielens":
+            raise ValueError("data.unlabeled is not for data.format=movielens, whose ratings are the labels")
+        return self
 
     @model_validator(mode="after")
     def _inherit_categories(self) -> DataConfig:

@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from services.cli.demo import demo
+from services.cli.doctor import doctor
 from services.cli.errors import USAGE, report_error
 from services.cli.plan import plan
+from services.cli.prepare import prepare
 from services.cli.report import report
 from services.cli.synth import synth
 from services.cli.train import train
@@ -23,7 +25,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _command in (demo, train, plan, synth, report):
+for _command in (demo, train, prepare, plan, synth, report, doctor):
     app.command()(_command)
 
 

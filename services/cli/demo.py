@@ -64,6 +64,6 @@ def compared(auc: float | None, bayes_auc: float | None) -> str:
 def _data(config: RunConfig) -> tuple[Path, SynthFormat]:
     """Where the demo writes its rows, and as what."""
     data = config.data
-    if not isinstance(data.train, str) or data.format == "movielens":
+    if not isinstance(data.train, str) or not (data.format == "criteo_tsv" or data.format == "parquet"):
         raise ConfigError(["the demo writes data.train itself: one directory, data.format criteo_tsv or parquet"])
     return Path(data.train), data.format

@@ -10,17 +10,21 @@ from trainer.data.dataset import open_dataset
 from trainer.data.encoder import build_encoders
 from trainer.data.errors import DataError
 from trainer.data.vocabulary import save_vocabularies
-from trainer.data.vocabulary_build import build_vocabularies
+from trainer.data.vocabulary_build import find_vocabularies
 
 _SPLITS_PER_READER = 8
 
 
 def prepare_data(config: RunConfig, run_directory: Path | None) -> PreparedData:
-    """Scan the files once; with vocabulary encoding read the training rows once more and save the vocabularies.
+    """Scan the files once; vocabularies come from ``data.vocabulary`` or one more pass over the training rows.
 
     Raises:
         DataError: nothing to train on, or a file cannot be read.
     """
+    if config.data.unlabeled:
+        raise DataError(
+            str(config.data.train), "data.unlabeled is set: rows without labels can be predicted, not trained on"
+        )
     dataset = open_dataset(config.data)
     plan = dataset.plan_splits()
     readers = config.cluster.trainers * config.data.reader_threads
@@ -31,7 +35,7 @@ def prepare_data(config: RunConfig, run_directory: Path | None) -> PreparedData:
             plan = dataset.plan_splits()
     if plan.train_rows == 0:
         raise DataError(str(config.data.train), "no training rows are left (data.train, data.eval_fraction)")
-    vocabularies = build_vocabularies(dataset, plan.train, config.data)
+    vocabularies = find_vocabularies(dataset, plan.train, config.data)
     encoders = build_encoders(dataset.schema, config.data, vocabularies)
     if vocabularies and run_directory is not None:
         save_vocabularies(vocabularies, run_directory / "vocabulary")

@@ -17,7 +17,7 @@ from trainer.data.swar import PAD_BYTES, Bools, Bytes, decode_hex, decode_int
 
 def decode_labels(column: pa.Array, path: str) -> tuple[F32, Bools | None]:
     """n float32 labels, and which are not 0 or 1."""
-    column = _plain(column)
+    column = plain_column(column)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
     if _is_text(column):
@@ -32,14 +32,14 @@ def decode_labels(column: pa.Array, path: str) -> tuple[F32, Bools | None]:
 
 def decode_counts(columns: Sequence[pa.Array], names: Sequence[str], path: str) -> tuple[NDArray[Any], Bools | None]:
     """I×n non-negative integers (missing and negative ones are 0), and which are malformed."""
-    columns = [_plain(column) for column in columns]
+    columns = [plain_column(column) for column in columns]
     if all(_is_text(column) for column in columns):
-        return decode_int(*_joined(columns))
+        return decode_int(*joined_text(columns))
     values = np.zeros((len(columns), len(columns[0])), dtype=np.float64)
     bad = np.zeros(values.shape, dtype=np.bool_)
     for i, (column, name) in enumerate(zip(columns, names, strict=True)):
         if _is_text(column):
-            part, flags = decode_int(*_joined([column]))
+            part, flags = decode_int(*joined_text([column]))
             values[i] = part[0]
             if flags is not None:
                 bad[i] = flags[0]
@@ -53,14 +53,14 @@ def decode_counts(columns: Sequence[pa.Array], names: Sequence[str], path: str) 
 
 def decode_categories(columns: Sequence[pa.Array], names: Sequence[str], path: str) -> tuple[U64, Bools | None]:
     """F×n raw category values, and which are malformed."""
-    columns = [_plain(column) for column in columns]
+    columns = [plain_column(column) for column in columns]
     if all(_is_text(column) for column in columns):
-        return decode_hex(*_joined(columns))
+        return decode_hex(*joined_text(columns))
     values = np.empty((len(columns), len(columns[0])), dtype=np.uint64)
     bad = np.zeros(values.shape, dtype=np.bool_)
     for i, (column, name) in enumerate(zip(columns, names, strict=True)):
         if _is_text(column):
-            part, flags = decode_hex(*_joined([column]))
+            part, flags = decode_hex(*joined_text([column]))
             values[i] = part[0]
             if flags is not None:
                 bad[i] = flags[0]
@@ -73,7 +73,8 @@ def decode_categories(columns: Sequence[pa.Array], names: Sequence[str], path: s
     return values, bad if bad.any() else None
 
 
-def _plain(column: pa.Array) -> pa.Array:
+def plain_column(column: pa.Array) -> pa.Array:
+    """One array in the plainest type: no chunks, dictionary or large text; bytes count as text, unchecked."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if pa.types.is_dictionary(column.type):
@@ -104,7 +105,7 @@ def _numbers(column: pa.Array, name: str, path: str) -> tuple[NDArray[Any], Bool
     return np.where(empty, np.zeros((), numbers.dtype), numbers), empty
 
 
-def _joined(columns: Sequence[pa.Array]) -> tuple[Bytes, I64, I64]:
+def joined_text(columns: Sequence[pa.Array]) -> tuple[Bytes, I64, I64]:
     """One padded byte buffer for k text columns of n rows, and k×n starts and ends in it (null is empty)."""
     pad = np.zeros(PAD_BYTES, dtype=np.uint8)
     rows = len(columns[0])

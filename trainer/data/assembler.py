@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from trainer.data.batch import Batch, RowSpan
-from trainer.data.block import F32, I64, RawBlock
+from trainer.data.block import F32, RawBlock
 from trainer.data.encoder import FeatureEncoders
-from trainer.data.layout import Part, part_of
+from trainer.data.layout import Ids, Part, part_of
 from trainer.data.split import Lease, Purpose
 
 
@@ -51,7 +51,12 @@ class BatchAssembler:
         self._purpose: Purpose = "train"
 
     def add(self, lease: Lease, block: RawBlock) -> Iterator[Batch]:
-        """The batches that become full with ``block``, the next block of ``lease``."""
+        """The batches that become full with ``block``, the next block of ``lease``.
+
+        Raises:
+            DataError: an id beyond the table of a feature with ``encoding: identity``.
+        """
+        self._encoders.check(block, lease.split.path)
         if lease.purpose != self._purpose:
             yield from self.flush()
             self._purpose = lease.purpose
@@ -72,18 +77,18 @@ class BatchAssembler:
         """What is held, as one smaller batch; size 0 when only rejected rows are left to answer for."""
         if self._parts:
             first, *others = self._parts
-            values, lengths = first.joined(others)
+            ids = first.joined(others)
             dense = np.concatenate([part.dense for part in self._parts]) if others else first.dense
             labels = np.concatenate([part.labels for part in self._parts]) if others else first.labels
-            yield _batch(dense, labels, values, lengths, tuple(self._spans), self._purpose)
+            yield _batch(dense, labels, ids, tuple(self._spans), self._purpose)
         self._parts, self._spans, self._held_rows = [], [], 0
 
     def _whole(self, part: Part, cursor: _Cursor, start: int, end: int) -> Iterator[Batch]:
         """Batches that lie inside one block: views of it."""
-        for values, lengths in part.slice(start, end).batches(self._size):
+        for ids in part.slice(start, end).batches(self._size):
             span = cursor.span(start, start + self._size)
             window = slice(start, start + self._size)
-            yield _batch(part.dense[window], part.labels[window], values, lengths, (span,), self._purpose)
+            yield _batch(part.dense[window], part.labels[window], ids, (span,), self._purpose)
             start += self._size
 
     def _hold(self, part: Part, span: RowSpan, rows: int) -> None:
@@ -97,14 +102,13 @@ class BatchAssembler:
             self._spans.append(span)
 
 
-def _batch(
-    dense: F32, labels: F32, values: I64, lengths: I64 | None, spans: tuple[RowSpan, ...], purpose: Purpose
-) -> Batch:
+def _batch(dense: F32, labels: F32, ids: Ids, spans: tuple[RowSpan, ...], purpose: Purpose) -> Batch:
     return Batch(
         torch.from_numpy(dense),
         torch.from_numpy(labels),
-        torch.from_numpy(values),
-        None if lengths is None else torch.from_numpy(lengths),
+        torch.from_numpy(ids.values),
+        None if ids.lengths is None else torch.from_numpy(ids.lengths),
         spans,
         purpose,
+        None if ids.weights is None else torch.from_numpy(ids.weights),
     )

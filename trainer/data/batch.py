@@ -35,6 +35,7 @@ class Batch:
             (then L = F·B), which lets the hot path skip offsets altogether.
         spans: the input rows this batch answers for; together they cover every leased row once.
         purpose: ``"train"`` or ``"eval"``.
+        weights: L float32, one for each of ``values``; ``None`` when no feature is weighted.
     """
 
     dense: Tensor
@@ -43,6 +44,7 @@ class Batch:
     lengths: Tensor | None
     spans: tuple[RowSpan, ...]
     purpose: str = "train"
+    weights: Tensor | None = None
 
     @property
     def size(self) -> int:

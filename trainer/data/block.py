@@ -42,6 +42,7 @@ class RawBlock:
         line_end: one past the last input row covered; rejected rows are covered too.
         row_index: n int64, the input row of each surviving row; ``None`` when no row was rejected.
         rejected: the refused lines among the covered rows, in order.
+        weights: with weighted features, L float32 per feature (``None`` for one without); else ``None``.
     """
 
     dense: F32
@@ -51,6 +52,7 @@ class RawBlock:
     line_end: int
     row_index: I64 | None = None
     rejected: list[RejectedLine] = field(default_factory=list)
+    weights: list[F32 | None] | None = None
 
     @property
     def rows(self) -> int:
@@ -63,6 +65,14 @@ def squash_dense(counts: NDArray[Any]) -> F32:
     squashed = counts.astype(np.float32)
     np.maximum(squashed, np.float32(0), out=squashed)
     np.log1p(squashed, out=squashed)
+    return squashed
+
+
+def signed_log1p(values: NDArray[Any]) -> F32:
+    """``sign(x) * log1p(|x|)`` in float32: equals ``squash_dense`` from 0 on and keeps negative values apart."""
+    squashed: F32 = np.abs(values).astype(np.float32)
+    np.log1p(squashed, out=squashed)
+    np.copysign(squashed, values, out=squashed, casting="same_kind")
     return squashed
 
 

@@ -12,9 +12,13 @@ from trainer.data.criteo_tsv import CriteoTsv
 from trainer.data.errors import DataError
 from trainer.data.index import FileIndex, cut
 from trainer.data.movielens import MovieLens
+from trainer.data.npy import NpyDays
 from trainer.data.parquet import CriteoParquet
 from trainer.data.schema import FeatureSchema
 from trainer.data.split import Split
+from trainer.data.table_block import TableMap
+from trainer.data.table_parquet import TableParquet
+from trainer.data.table_text import TableText
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +111,7 @@ def open_dataset(cfg: DataConfig) -> FileDataset:
     Raises:
         DataError: nothing found, or a file is in both ``data.train`` and ``data.eval``.
     """
-    formats: dict[str, _Format] = {
-        "criteo_tsv": CriteoTsv(),
-        "parquet": CriteoParquet(),
-        "movielens": MovieLens(),
-    }
-    chosen = formats[cfg.format]
+    chosen = _format(cfg)
     if not cfg.train:
         raise DataError("data.train", "is not set; give it a file, a directory or a glob")
     train = tuple(chosen.resolve(cfg.train))
@@ -120,3 +119,22 @@ def open_dataset(cfg: DataConfig) -> FileDataset:
     for path in set(train) & set(held_out or ()):
         raise DataError(path, "is in both data.train and data.eval; evaluation rows must not be trained on")
     return FileDataset(chosen, train, held_out, cfg.eval_fraction, cfg.rows_per_split)
+
+
+def _format(cfg: DataConfig) -> _Format:
+    labeled, columns = not cfg.unlabeled, cfg.columns
+    match cfg.format:
+        case "criteo_tsv":
+            return CriteoTsv(labeled)
+        case "parquet":
+            return TableParquet(TableMap(columns, labeled)) if columns.given else CriteoParquet(labeled)
+        case "csv":
+            return TableText(TableMap(columns, labeled), columns.delimiter or ",", quoted=True)
+        case "tsv":
+            return TableText(TableMap(columns, labeled), columns.delimiter or "\t", quoted=False)
+        case "npy":
+            return NpyDays(labeled, multi_hot=False)
+        case "npy_multi_hot":
+            return NpyDays(labeled, multi_hot=True)
+        case "movielens":
+            return MovieLens()

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import numpy as np
 
 from trainer.config import DataConfig
 from trainer.data.block import I64, U64, RawBlock
 from trainer.data.categories import category_settings
+from trainer.data.errors import DataError
 from trainer.data.hashing import HashEncoder, hash_rows
+from trainer.data.identity import IdentityEncoder, ModuloEncoder, modulo_rows
 from trainer.data.lookup import RowLookup
 from trainer.data.schema import FeatureSchema
 from trainer.data.vocabulary import Vocabulary, VocabularyEncoder
 
-Encoder = HashEncoder | VocabularyEncoder
+Encoder = HashEncoder | VocabularyEncoder | IdentityEncoder | ModuloEncoder
+
+_BY_ROWS: Final[dict[str, Callable[[int], Encoder]]] = {
+    "hash": HashEncoder,
+    "identity": IdentityEncoder,
+    "modulo": ModuloEncoder,
+}
 
 _build_lock = threading.Lock()
 
@@ -34,7 +42,10 @@ class FeatureEncoders:
         listed = list(self.encoders.values())
         self._hashed = [f for f, encoder in enumerate(listed) if isinstance(encoder, HashEncoder)]
         self._listed = [f for f, encoder in enumerate(listed) if isinstance(encoder, VocabularyEncoder)]
-        self._hash_rows = np.array([[listed[f].rows] for f in self._hashed], dtype=np.uint64).reshape(-1, 1)
+        self._plain = [f for f, encoder in enumerate(listed) if isinstance(encoder, IdentityEncoder)]
+        self._wrapped = [f for f, encoder in enumerate(listed) if isinstance(encoder, ModuloEncoder)]
+        table_rows = np.array([[encoder.rows] for encoder in listed], dtype=np.uint64).reshape(-1, 1)
+        self._hash_rows, self._wrap_rows = table_rows[self._hashed], table_rows[self._wrapped]
         self._lookup: RowLookup | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -45,6 +56,23 @@ class FeatureEncoders:
         """Embedding table rows per feature."""
         return {name: encoder.rows for name, encoder in self.encoders.items()}
 
+    def check(self, block: RawBlock, path: str) -> None:
+        """Makes sure that ids that are rows already lie in their tables; ``encode`` does not look again.
+
+        Raises:
+            DataError: with the row of ``path``, the feature and the id.
+        """
+        for f in self._plain:
+            name, encoder = list(self.encoders.items())[f]
+            assert isinstance(encoder, IdentityEncoder)
+            column = block.categories[f]
+            values, lengths = column if isinstance(column, tuple) else (column, None)
+            bad = np.flatnonzero(values >= encoder.rows)
+            if bad.size:
+                at = int(bad[0]) if lengths is None else int(np.searchsorted(np.cumsum(lengths), bad[0], "right"))
+                row = block.line_start + at if block.row_index is None else int(block.row_index[at])
+                raise DataError(path, f"row {row + 1}: feature {name!r}: {encoder.problem(int(values[bad[0]]))}")
+
     def encode(self, block: RawBlock) -> tuple[I64, I64 | None]:
         """A block as one batch: L feature-major row ids, and F·n lengths (``None`` when all features are one-hot)."""
         if not isinstance(block.categories, list):
@@ -54,20 +82,31 @@ class FeatureEncoders:
 
     def encode_matrix(self, categories: U64) -> I64:
         """Row ids of one-hot features: …×F×B (a view in any memory order) to a contiguous array of the same shape."""
-        if not self._listed:
+        features = categories.shape[-2]
+        if len(self._hashed) == features:
             return hash_rows(np.ascontiguousarray(categories), self._hash_rows)
-        if not self._hashed:
+        if len(self._listed) == features:
             return self._table().find(categories)
         ids = np.empty(categories.shape, dtype=np.int64)
-        ids[..., self._hashed, :] = hash_rows(categories[..., self._hashed, :], self._hash_rows)
-        ids[..., self._listed, :] = self._table().find(categories[..., self._listed, :])
+        if self._hashed:
+            ids[..., self._hashed, :] = hash_rows(categories[..., self._hashed, :], self._hash_rows)
+        if self._listed:
+            ids[..., self._listed, :] = self._table().find(categories[..., self._listed, :])
+        if self._wrapped:
+            ids[..., self._wrapped, :] = modulo_rows(categories[..., self._wrapped, :], self._wrap_rows)
+        if self._plain:
+            ids[..., self._plain, :] = categories[..., self._plain, :]
         return ids
 
     def encode_feature(self, feature: int, values: U64) -> I64:
         """Row ids of L values of one feature."""
         if feature in self._hashed:
             return hash_rows(values, self._hash_rows[self._hashed.index(feature)])
-        return self._table().find_feature(self._listed.index(feature), values)
+        if feature in self._listed:
+            return self._table().find_feature(self._listed.index(feature), values)
+        if feature in self._wrapped:
+            return modulo_rows(values, self._wrap_rows[self._wrapped.index(feature)])
+        return values.astype(np.int64)
 
     def _table(self) -> RowLookup:
         if self._lookup is None:
@@ -91,10 +130,14 @@ def build_encoders(
     """
     encoders: dict[str, Encoder] = {}
     for name, chosen in category_settings(schema, cfg).items():
-        if chosen.encoding == "hash":
-            encoders[name] = HashEncoder(chosen.rows)
+        if chosen.encoding != "vocabulary":
+            encoders[name] = _BY_ROWS[chosen.encoding](chosen.rows)
         elif vocabularies is not None and name in vocabularies:
             encoders[name] = VocabularyEncoder(vocabularies[name].values)
         else:
-            raise ValueError(f"feature {name!r} is encoded by vocabulary, but there is none for it; build it first")
+            where = f"{cfg.vocabulary} has" if cfg.vocabulary else "there is"
+            raise ValueError(
+                f"feature {name!r} is encoded by vocabulary, but {where} none for it; "
+                "`penumbra prepare --vocabulary` or training without data.vocabulary builds it"
+            )
     return FeatureEncoders(schema, encoders)

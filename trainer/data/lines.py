@@ -1,4 +1,4 @@
-"""Whole lines out of a plain or gzip file through one reused buffer."""
+"""Whole lines out of a plain, gzip or zstd file through one reused buffer."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, Final, NamedTuple, cast
+from typing import BinaryIO, Final, Literal, NamedTuple, cast
 
 import numpy as np
+import pyarrow as pa
 
 from trainer.data.errors import DataError
+from trainer.data.files import open_file
 from trainer.data.swar import PAD_BYTES, Bytes
 
 CHUNK_BYTES: Final = 1 << 20
 MAX_LINE_BYTES: Final = 1 << 20
 _NEWLINE: Final = 10
+
+Compression = Literal["gzip", "zstd"]
 
 
 class Lines(NamedTuple):
@@ -27,31 +31,56 @@ class Lines(NamedTuple):
     rows: int
 
 
-def is_gzip(path: str) -> bool:
-    """True when the file starts with gzip's magic bytes, whatever its name."""
-    with open(path, "rb") as file:
-        return file.read(2) == b"\x1f\x8b"
+def compression(path: str) -> Compression | None:
+    """How the file is compressed, by its magic bytes, whatever its name."""
+    with open_file(path) as file:
+        return _compression(file)
 
 
 @contextmanager
 def open_stream(path: str, byte_start: int = 0) -> Iterator[BinaryIO]:
-    """Opens for reading bytes; gzip is recognized by content, and its errors become ``DataError``."""
+    """Opens for reading bytes; compression is recognized by content, and its errors become ``DataError``."""
+    with open_file(path) as raw:
+        match _compression(raw):
+            case "gzip":
+                with _gzip_errors(path), gzip.GzipFile(fileobj=raw, mode="rb") as unzipped:
+                    yield cast(BinaryIO, unzipped)
+            case "zstd":
+                with _zstd_errors(path), pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd") as stream:
+                    yield cast(BinaryIO, stream)
+            case None:
+                raw.seek(byte_start)
+                yield raw
+
+
+def _compression(file: BinaryIO) -> Compression | None:
+    magic = file.read(4)
+    file.seek(0)
+    if magic[:2] == b"\x1f\x8b":
+        return "gzip"
+    return "zstd" if magic == b"\x28\xb5\x2f\xfd" else None
+
+
+@contextmanager
+def _gzip_errors(path: str) -> Iterator[None]:
     try:
-        if is_gzip(path):
-            with gzip.open(path, "rb") as stream:
-                yield cast(BinaryIO, stream)
-        else:
-            with open(path, "rb", buffering=0) as stream:
-                stream.seek(byte_start)
-                yield cast(BinaryIO, stream)
+        yield
     except EOFError as error:
         raise DataError(
             path, "gzip file is truncated: it ends before its end-of-stream marker; copy it again"
         ) from error
     except (zlib.error, gzip.BadGzipFile) as error:
         raise DataError(path, f"gzip file is damaged ({error}); copy it again") from error
-    except FileNotFoundError as error:
-        raise DataError(path, "no such file") from error
+
+
+@contextmanager
+def _zstd_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if "Truncated" in str(error):
+            raise DataError(path, "zstd file is truncated: it ends within a frame; copy it again") from error
+        raise DataError(path, f"zstd file is damaged ({error}); copy it again") from error
 
 
 class LineReader:

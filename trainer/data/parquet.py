@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from trainer.data.arrow_columns import decode_categories, decode_counts, decode_labels
@@ -18,112 +15,65 @@ from trainer.data.block import RawBlock, RejectedLine, shorten, squash_dense
 from trainer.data.criteo import COLUMNS, DENSE, EXPECTED, LABEL, SCHEMA, SPARSE
 from trainer.data.errors import DataError
 from trainer.data.index import FileIndex
+from trainer.data.parquet_files import SUFFIXES, column_names, read_parquet, scan_parquet
 from trainer.data.paths import resolve_files
+from trainer.data.schema import FeatureSchema
 from trainer.data.split import Split
-
-_SUFFIXES: Final = (".parquet", ".pq")
-_MAX_PIECES: Final = 8
-"""A row group is cut into at most this many splits: each split decodes the pages before it once more."""
 
 
 @dataclass(frozen=True)
 class CriteoParquet:
-    """Parquet files. Stateless, so it can be shared by threads and pickled."""
+    """Parquet files. Stateless, so it can be shared by threads and pickled.
 
-    schema = SCHEMA
+    ``labeled=False``: a label column is not needed and not read; labels count as 0.
+    """
+
+    labeled: bool = True
+    locate = None
+
+    @property
+    def schema(self) -> FeatureSchema:
+        """Criteo's columns."""
+        return replace(SCHEMA, labeled=self.labeled)
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        return COLUMNS if self.labeled else COLUMNS[1:]
 
     def resolve(self, patterns: str | Sequence[str]) -> list[str]:
         """Files behind ``patterns``; in a directory those that end in .parquet, .pq."""
-        return resolve_files(patterns, _SUFFIXES)
+        return resolve_files(patterns, SUFFIXES)
 
     def scan(self, path: str, rows_per_split: int) -> FileIndex:
-        """Reads only the footer. Split boundaries follow row groups, so that each is decoded (almost) once."""
-        metadata = _metadata(path)
-        _check_columns(path, metadata)
-        starts: list[int] = []
-        row = held = 0
-        for group in range(metadata.num_row_groups):
-            rows = metadata.row_group(group).num_rows
-            if held + rows > rows_per_split or not starts:
-                piece = max(rows_per_split, -(-rows // _MAX_PIECES))
-                starts += range(row, row + rows, piece)
-                held = rows
-            else:
-                held += rows
-            row += rows
-        return FileIndex(path, row, tuple(starts))
-
-    locate = None
+        """Reads only the footer."""
+        names = set(column_names(path))
+        missing = [name for name in self._columns if name not in names]
+        if missing == [LABEL]:
+            raise DataError(
+                path,
+                "has no column 'label': it looks like an unlabeled file, which cannot be trained on; "
+                "--unlabeled (data.unlabeled=true) predicts",
+            )
+        if missing:
+            wanted = ("label, " if self.labeled else "") + "I1…I13, C1…C26"
+            raise DataError(
+                path,
+                f"lacks the columns {missing}; wanted are {wanted}, or a map of other columns in data.columns; "
+                f"it has {sorted(names)}",
+            )
+        return scan_parquet(path, rows_per_split)
 
     def read(self, split: Split, ranges: Sequence[tuple[int, int]], block_rows: int) -> Iterator[RawBlock]:
         """Decoded blocks of at most ``block_rows`` rows that cover ``ranges`` of the split exactly."""
-        metadata = _metadata(split.path)
-        if metadata.num_rows < split.row_end:
-            raise DataError(
-                split.path, f"has {metadata.num_rows} rows, {split.row_end} were planned: the file has changed"
-            )
-        with pq.ParquetFile(split.path, metadata=metadata, memory_map=True) as file:
-            for start, end in ranges:
-                first, groups = _groups_of(metadata, start, end)
-                batches = file.iter_batches(block_rows, row_groups=groups, columns=list(COLUMNS), use_threads=False)
-                row = first
-                for batch in _guarded(batches, split.path):
-                    low, high = max(start, row), min(end, row + batch.num_rows)
-                    if low < high:
-                        yield _block(batch.slice(low - row, high - low), split.path, low)
-                    row += batch.num_rows
-                    if row >= end:
-                        break
+        for row, batch in read_parquet(split, ranges, block_rows, self._columns):
+            yield _block(batch, split.path, row, self.labeled)
 
 
-def _guarded(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
-    try:
-        yield from batches
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(path, f"cannot be decoded ({error})") from error
-
-
-def _metadata(path: str) -> pq.FileMetaData:
-    try:
-        status = os.stat(path)
-        return _cached_metadata(path, status.st_mtime_ns, status.st_size)
-    except FileNotFoundError as error:
-        raise DataError(path, "no such file") from error
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(path, f"is not a readable Parquet file ({error}); is data.format right?") from error
-
-
-@lru_cache(maxsize=256)
-def _cached_metadata(path: str, modified_ns: int, size_bytes: int) -> pq.FileMetaData:
-    """Footers of files with many row groups are slow to parse; the other arguments notice a changed file."""
-    return pq.read_metadata(path)
-
-
-def _check_columns(path: str, metadata: pq.FileMetaData) -> None:
-    names = set(metadata.schema.to_arrow_schema().names)
-    missing = [name for name in COLUMNS if name not in names]
-    if missing == [LABEL]:
-        raise DataError(path, "has no column 'label': it looks like an unlabeled file, which cannot be trained on")
-    if missing:
-        raise DataError(path, f"lacks the columns {missing}; wanted are label, I1…I13, C1…C26; it has {sorted(names)}")
-
-
-def _groups_of(metadata: pq.FileMetaData, start: int, end: int) -> tuple[int, list[int]]:
-    """First row of the first row group that meets ``[start, end)``, and those row groups."""
-    first = row = 0
-    groups: list[int] = []
-    for group in range(metadata.num_row_groups):
-        rows = metadata.row_group(group).num_rows
-        if row < end and row + rows > start:
-            first = first if groups else row
-            groups.append(group)
-        row += rows
-    return first, groups
-
-
-def _block(batch: pa.RecordBatch, path: str, row: int) -> RawBlock:
+def _block(batch: pa.RecordBatch, path: str, row: int, labeled: bool) -> RawBlock:
     rows = batch.num_rows
-    labels, bad_labels = decode_labels(batch.column(LABEL), path)
+    labels, bad_labels = np.zeros(rows, dtype=np.float32), None
+    if labeled:
+        labels, bad_labels = decode_labels(batch.column(LABEL), path)
     counts, bad_counts = decode_counts([batch.column(name) for name in DENSE], DENSE, path)
     categories, bad_categories = decode_categories([batch.column(name) for name in SPARSE], SPARSE, path)
     if bad_labels is None and bad_counts is None and bad_categories is None:

@@ -1,4 +1,4 @@
-"""Files behind ``data.train`` and ``data.eval``: paths, directories and globs, in name order (= time order)."""
+"""Files behind ``data.train`` and ``data.eval``: paths, directories, globs, URLs, in name order (= time order)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from trainer.data import files
 from trainer.data.errors import DataError
 
 
@@ -18,7 +19,7 @@ def name_order(path: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def resolve_files(patterns: str | Sequence[str], suffixes: Sequence[str]) -> list[str]:
-    """Absolute paths of all files; the order of the patterns is kept, files within one are in name order.
+    """Absolute paths or URLs of all files; the order of the patterns is kept, files within one are in name order.
 
     Args:
         patterns: files (taken whatever their name), directories and globs.
@@ -28,11 +29,11 @@ def resolve_files(patterns: str | Sequence[str], suffixes: Sequence[str]) -> lis
     Raises:
         DataError: a pattern that matches nothing, a directory without data, a file that is named twice.
     """
-    files: list[str] = []
+    found: list[str] = []
     for pattern in (patterns,) if isinstance(patterns, str) else patterns:
         for path in _matches(pattern):
-            files += _files_in(path, suffixes) if os.path.isdir(path) else [path]
-    return _each_once(files)
+            found += _files_in(path, suffixes) if files.is_directory(path) else [path]
+    return _each_once(found)
 
 
 def resolve_directories(patterns: str | Sequence[str]) -> list[str]:
@@ -56,10 +57,10 @@ def _each_once(paths: list[str]) -> list[str]:
 
 
 def _matches(pattern: str) -> list[str]:
-    pattern = os.path.abspath(os.path.expanduser(pattern))
-    if os.path.exists(pattern):
+    pattern = files.normal(pattern)
+    if files.exists(pattern):
         return [pattern]
-    found = sorted((path for path in glob.glob(pattern, recursive=True) if not _hidden(path)), key=name_order)
+    found = sorted((path for path in files.match(pattern) if not _hidden(path)), key=name_order)
     if not found:
         kind = "no file matches this pattern" if glob.has_magic(pattern) else "no such file or directory"
         raise DataError(pattern, f"{kind}; check data.train and data.eval")
@@ -67,15 +68,19 @@ def _matches(pattern: str) -> list[str]:
 
 
 def _files_in(directory: str, suffixes: Sequence[str]) -> list[str]:
-    names = [name for name in os.listdir(directory) if not _hidden(name)]
-    names = [name for name in names if os.path.isfile(os.path.join(directory, name))]
-    data = [name for name in names if os.path.splitext(name)[1] in suffixes]
+    present = [path for path in files.list_files(directory) if not _hidden(path)]
+    data = [path for path in present if _admitted(os.path.basename(path), suffixes)]
     if not data:
         wanted = ", ".join(suffix or "no suffix" for suffix in suffixes)
-        others = sorted({os.path.splitext(name)[1] or "no suffix" for name in names})
+        others = sorted({os.path.splitext(path)[1] or "no suffix" for path in present})
         holds = f"it holds files with {', '.join(others)}: is data.format right?" if others else "it holds no files"
         raise DataError(directory, f"directory without data files ({wanted}); {holds}")
-    return [os.path.join(directory, name) for name in sorted(data, key=name_order)]
+    return sorted(data, key=name_order)
+
+
+def _admitted(name: str, suffixes: Sequence[str]) -> bool:
+    """A suffix may be longer than what follows the last dot (``_dense.npy``); ``""`` stands for no dot at all."""
+    return any(name.endswith(suffix) if suffix else "." not in name for suffix in suffixes)
 
 
 def _hidden(path: str) -> bool:

@@ -31,6 +31,11 @@ class Vocabulary:
         """Table rows: one per value and the out-of-vocabulary row 0."""
         return int(self.values.size) + 1
 
+    def at_least(self, min_count: int) -> Vocabulary:
+        """The values seen ``min_count`` times or more."""
+        kept = self.counts >= min_count
+        return Vocabulary(self.values[kept], self.counts[kept])
+
 
 @dataclass(frozen=True)
 class VocabularyEncoder:

@@ -1,4 +1,4 @@
-"""Counts category values over the training rows, streaming."""
+"""Vocabularies of a run: counted over the training rows, streaming, or loaded from where they were prepared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.data.block import I64, U64
 from trainer.data.categories import category_settings
 from trainer.data.dataset import Dataset
 from trainer.data.split import Split
-from trainer.data.vocabulary import Vocabulary
+from trainer.data.vocabulary import Vocabulary, load_vocabularies
 
 _BLOCK_ROWS: Final = 4096
 _MIN_PENDING: Final = 1 << 16
@@ -82,3 +82,19 @@ def build_vocabularies(dataset: Dataset, splits: Sequence[Split], cfg: DataConfi
                 if spec.name in counters:
                     counters[spec.name].add(column[0] if isinstance(column, tuple) else column)
     return {name: counter.vocabulary(settings[name].min_count) for name, counter in counters.items()}
+
+
+def find_vocabularies(dataset: Dataset, splits: Sequence[Split], cfg: DataConfig) -> dict[str, Vocabulary]:
+    """Those in ``data.vocabulary``, less the values below ``min_count``; without that setting they are built.
+
+    Raises:
+        DataError: ``data.vocabulary`` cannot be read.
+    """
+    if cfg.vocabulary is None:
+        return build_vocabularies(dataset, splits, cfg)
+    prepared = load_vocabularies(cfg.vocabulary)
+    return {
+        name: prepared[name].at_least(chosen.min_count)
+        for name, chosen in category_settings(dataset.schema, cfg).items()
+        if chosen.encoding == "vocabulary" and name in prepared
+    }

@@ -1,0 +1,1 @@
+"""``penumbra prepare``: text to Parquet over Ray Data, resumable, with a report."""
