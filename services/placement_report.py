@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
@@ -117,7 +117,12 @@ def _nodes(placement: Placement, node_names: Sequence[str], shards_per_node: Seq
         yield NodeMemory(
             node=name,
             shard_ids=shard_ids,
-            rows=sum(piece.rows for shard_id in shard_ids for piece in placement.pieces[shard_id]),
+            rows=_rows(piece for shard_id in shard_ids for piece in placement.pieces[shard_id]),
             needed_bytes=cost.total_bytes,
             budget_bytes=budget_bytes,
         )
+
+
+def _rows(pieces: Iterable[Piece]) -> int:
+    """Rows of a node's pieces; column pieces of the same rows count once."""
+    return sum(end - start for _, start, end in {(piece.table, piece.row_start, piece.row_end) for piece in pieces})

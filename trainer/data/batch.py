@@ -35,6 +35,8 @@ class Batch:
             (then L = F·B), which lets the hot path skip offsets altogether.
         spans: the input rows this batch answers for; together they cover every leased row once.
         purpose: ``"train"`` or ``"eval"``.
+        weights: L float32 per-sample weights, in the order of ``values``: each id's row counts that often in its
+            sample's pooled sum. ``None`` when all are one.
     """
 
     dense: Tensor
@@ -43,6 +45,7 @@ class Batch:
     lengths: Tensor | None
     spans: tuple[RowSpan, ...]
     purpose: str = "train"
+    weights: Tensor | None = None
 
     @property
     def size(self) -> int:
