@@ -62,10 +62,11 @@ class NodeMemory(_Part):
 
 
 class PlacementReport(_Part):
-    """The placement of a run."""
+    """The placement of a run, and what a person should know about its number formats."""
 
     tables: tuple[TablePlacement, ...]
     nodes: tuple[NodeMemory, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def total_bytes(self) -> int:
@@ -79,7 +80,7 @@ class PlacementReport(_Part):
 
 
 def placement_report(
-    placement: Placement, node_names: Sequence[str], shards_per_node: Sequence[int]
+    placement: Placement, node_names: Sequence[str], shards_per_node: Sequence[int], warnings: Sequence[str] = ()
 ) -> PlacementReport:
     """What a person or a program needs to know about ``placement``; shard ids count through the nodes in order."""
     owned: dict[str, list[tuple[Piece, int]]] = {table: [] for table in placement.sharding}
@@ -89,6 +90,7 @@ def placement_report(
     return PlacementReport(
         tables=tuple(_table(table, placement, sorted(pieces)) for table, pieces in owned.items()),
         nodes=tuple(_nodes(placement, node_names, shards_per_node)),
+        warnings=tuple(warnings),
     )
 
 

@@ -16,6 +16,7 @@ from services.memory.process import ProcessIdentity
 from services.placement.planner import plan_placement
 from services.placement.tables import TableSpec
 from services.placement_report import PlacementReport, placement_report
+from services.shard.fp16_rows import fp16_warning
 from services.shard.memory import ShardSpec
 from services.trainer.spec import TrainerSpec
 from services.transport.routing import order_pieces
@@ -66,7 +67,12 @@ def place_tables(config: RunConfig, rows: dict[str, int], assignment: Assignment
         budgets(assignment, config.cluster.memory_budget_bytes),
     )
     pieces = tuple(order_pieces(placement.pieces[shard_id], tables, rows) for shard_id in sorted(placement.pieces))
-    report = placement_report(placement, [node.name for node in assignment.nodes], assignment.shards_per_node)
+    report = placement_report(
+        placement,
+        [node.name for node in assignment.nodes],
+        assignment.shards_per_node,
+        [fp16_warning()] if config.embedding.weights_precision == "fp16" else [],
+    )
     return PlacedTables(rows, dims, pieces, report)
 
 
