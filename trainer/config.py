@@ -18,11 +18,20 @@ class CategoryConfig(Settings):
 
     ``hash``: a mixing hash into ``rows`` rows (row 0 is kept for *missing*). ``vocabulary``: values seen at least
     ``min_count`` times in the training rows, the others share the out-of-vocabulary row 0; *missing* is a value.
+    ``hotness``: one-hot data becomes multi-hot, as in MLPerf's DLRM benchmark: each value stands for that many ids, its
+    own and others that it always brings along. Data that is multi-hot already stays as it is.
     """
 
     encoding: Literal["hash", "vocabulary"] = "hash"
     rows: Annotated[int, Field(ge=2, le=2**31 - 1)] = 100_000
     min_count: Annotated[int, Field(ge=1)] = 1
+    hotness: Annotated[int, Field(ge=1, le=4096)] = 1
+
+    @model_validator(mode="after")
+    def _check_hotness(self) -> CategoryConfig:
+        if self.hotness > 1 and self.encoding == "vocabulary":
+            raise ValueError(f"data.categories.hotness={self.hotness} needs encoding=hash, got vocabulary")
+        return self
 
 
 class DataConfig(Settings):
@@ -30,6 +39,7 @@ class DataConfig(Settings):
 
     ``train`` and ``eval`` take files, directories and globs. Without ``eval`` the last ``eval_fraction`` of the rows,
     in time order, is held out and never trained on. ``features`` overrides ``categories`` for single features.
+    ``max_table_rows`` caps the ``rows`` of all of them, to try a large model on a small machine.
     """
 
     format: Literal["criteo_tsv", "parquet", "movielens"] = "criteo_tsv"
@@ -42,6 +52,7 @@ class DataConfig(Settings):
     max_bad_lines: Annotated[float, Field(ge=0.0, le=1.0)] = 0.001
     categories: CategoryConfig = CategoryConfig()
     features: dict[str, CategoryConfig] = Field(default_factory=dict)
+    max_table_rows: Annotated[int, Field(ge=2)] | None = None
 
     @model_validator(mode="after")
     def _inherit_categories(self) -> DataConfig:

@@ -18,14 +18,19 @@ from trainer.data.vocabulary import Vocabulary, VocabularyEncoder
 
 Encoder = HashEncoder | VocabularyEncoder
 
+_OTHERS = np.arange(4096, dtype=np.uint64) << np.uint64(34)
+"""Added to a value, they give others that no 32-bit category has."""
+
 _build_lock = threading.Lock()
 
 
 class FeatureEncoders:
     """One encoder per sparse feature. Picklable; the lookup table of the vocabularies is built once per process."""
 
-    def __init__(self, schema: FeatureSchema, encoders: Mapping[str, Encoder]) -> None:
-        """Takes exactly one encoder for each sparse feature of ``schema``, by name."""
+    def __init__(
+        self, schema: FeatureSchema, encoders: Mapping[str, Encoder], hotness: Mapping[str, int] | None = None
+    ) -> None:
+        """Takes exactly one encoder for each sparse feature of ``schema``, by name; ``hotness`` where it is not 1."""
         names = [spec.name for spec in schema.sparse]
         if set(encoders) != set(names):
             raise ValueError(f"encoders are for {sorted(encoders)}, sparse features are {sorted(names)}")
@@ -35,6 +40,7 @@ class FeatureEncoders:
         self._hashed = [f for f, encoder in enumerate(listed) if isinstance(encoder, HashEncoder)]
         self._listed = [f for f, encoder in enumerate(listed) if isinstance(encoder, VocabularyEncoder)]
         self._hash_rows = np.array([[listed[f].rows] for f in self._hashed], dtype=np.uint64).reshape(-1, 1)
+        self._hotness = [1 if hotness is None else hotness.get(name, 1) for name in names]
         self._lookup: RowLookup | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -45,12 +51,28 @@ class FeatureEncoders:
         """Embedding table rows per feature."""
         return {name: encoder.rows for name, encoder in self.encoders.items()}
 
+    @property
+    def one_hot(self) -> bool:
+        """Whether one-hot data stays one-hot."""
+        return max(self._hotness, default=1) == 1
+
+    def spread(self, categories: U64) -> list[tuple[U64, I64]]:
+        """F×n one-hot categories as (n·h values, n lengths) per feature: each value, then the others it stands for."""
+        rows = categories.shape[1]
+        return [
+            ((values[:, None] + _OTHERS[:hotness]).reshape(-1), np.full(rows, hotness, dtype=np.int64))
+            for values, hotness in zip(categories, self._hotness, strict=True)
+        ]
+
     def encode(self, block: RawBlock) -> tuple[I64, I64 | None]:
         """A block as one batch: L feature-major row ids, and F·n lengths (``None`` when all features are one-hot)."""
-        if not isinstance(block.categories, list):
-            return self.encode_matrix(block.categories).reshape(-1), None
-        features = [self.encode_feature(f, values) for f, (values, _) in enumerate(block.categories)]
-        return np.concatenate(features), np.concatenate([lengths for _, lengths in block.categories])
+        categories = block.categories
+        if not isinstance(categories, list):
+            if self.one_hot:
+                return self.encode_matrix(categories).reshape(-1), None
+            categories = self.spread(categories)
+        features = [self.encode_feature(f, values) for f, (values, _) in enumerate(categories)]
+        return np.concatenate(features), np.concatenate([lengths for _, lengths in categories])
 
     def encode_matrix(self, categories: U64) -> I64:
         """Row ids of one-hot features: …×F×B (a view in any memory order) to a contiguous array of the same shape."""
@@ -90,11 +112,13 @@ def build_encoders(
         vocabularies: one for each feature with ``encoding: vocabulary`` (built or loaded).
     """
     encoders: dict[str, Encoder] = {}
+    hotness: dict[str, int] = {}
     for name, chosen in category_settings(schema, cfg).items():
+        hotness[name] = chosen.hotness
         if chosen.encoding == "hash":
             encoders[name] = HashEncoder(chosen.rows)
         elif vocabularies is not None and name in vocabularies:
             encoders[name] = VocabularyEncoder(vocabularies[name].values)
         else:
             raise ValueError(f"feature {name!r} is encoded by vocabulary, but there is none for it; build it first")
-    return FeatureEncoders(schema, encoders)
+    return FeatureEncoders(schema, encoders, hotness)
