@@ -79,7 +79,7 @@ class ShardServer:
                 sender.stream,
                 push.sequence,
                 to_tensor(push.grad),
-                to_tensor(push.ids),
+                to_tensor(push.ids).long(),
                 offsets,
                 push.learning_rate,
                 None if push.weights is None else to_tensor(push.weights),
@@ -89,7 +89,7 @@ class ShardServer:
         lookup = ObjectLookup(*lookup)
         offsets = core.unit_offsets(lookup.batch) if lookup.offsets is None else to_tensor(lookup.offsets)
         weights = None if lookup.weights is None else to_tensor(lookup.weights)
-        return to_array(core.lookup(to_tensor(lookup.ids), offsets, weights).to(WIRE[lookup.wire]))
+        return to_array(core.lookup(to_tensor(lookup.ids).long(), offsets, weights).to(WIRE[lookup.wire]))
 
     def read_rows(self) -> dict[str, Array]:
         """Copies of the flat weights and optimizer state, in piece order (for tests and exports of small models)."""

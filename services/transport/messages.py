@@ -12,6 +12,8 @@ from torch import Tensor
 
 Array = npt.NDArray[np.generic]
 
+_INT32_MAX = 2**31 - 1
+
 
 WIRE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """Number formats of pooled rows and their gradients between trainer and shard (``cluster.wire``)."""
@@ -43,7 +45,7 @@ class SlabLookup(NamedTuple):
 
 
 class ObjectPush(NamedTuple):
-    """Gradient B×ΣD with everything it needs, as arrays."""
+    """Gradient B×ΣD with everything it needs, as arrays; ids int32 where they fit."""
 
     sequence: int
     learning_rate: float
@@ -71,6 +73,13 @@ def fp16_gradient_scale(batch: int) -> float:
     of two costs no digit itself, and both sides know it.
     """
     return float(1 << (batch.bit_length() - 1))
+
+
+def narrow_ids(ids: Tensor) -> Tensor:
+    """L int64 ids as int32, half the bytes; as they are when one does not fit, for the shard to see and refuse it."""
+    if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) > _INT32_MAX):
+        return ids
+    return ids.int()
 
 
 def to_array(tensor: Tensor) -> Array:

@@ -16,6 +16,7 @@ from services.transport.messages import (
     Sender,
     SlabLookup,
     SlabPush,
+    narrow_ids,
     to_array,
     to_tensor,
 )
@@ -162,7 +163,7 @@ class ObjectLine:
         weights = None if routed.weights is None else torch.empty(routed.count)
         routed.write(ids, ids if offsets is None else offsets, weights)
         grad = torch.empty(batch, self._spec.dim, dtype=WIRE[self._spec.wire])
-        return _ObjectRequest(ids, offsets, weights, batch, grad)
+        return _ObjectRequest(narrow_ids(ids), offsets, weights, batch, grad)
 
     def send(
         self, push: _ObjectRequest | None, sequence: int, learning_rate: float, lookup: _ObjectRequest | None

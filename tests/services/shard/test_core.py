@@ -181,6 +181,16 @@ def test_a_gradient_of_another_shape_is_refused(keeper: str) -> None:
     assert _same(core.memory, before)
 
 
+def test_weights_must_be_as_many_as_ids(keeper: str) -> None:
+    core = ShardCore.create(keeper, _SHARD, shard_spec("exact_adagrad"))
+    grad, ids, offsets = random_push(1)
+    before = _contents(core.memory)
+    for call in (lambda w: core.lookup(ids, offsets, w), lambda w: core.push(0, 1, grad, ids, offsets, RATE, w)):
+        with pytest.raises(ValueError, match="per-sample weights for"):
+            call(torch.ones(ids.numel() - 1))
+    assert _same(core.memory, before)
+
+
 def test_one_id_everywhere_needs_no_offsets(keeper: str) -> None:
     core = ShardCore.create(keeper, _SHARD, shard_spec("exact_sgd"))
     for batch in (4, 2, 7):
