@@ -33,10 +33,16 @@ def _kaggle() -> list[TableSpec]:
 def _check_every_row_once(placement: Placement, tables: Sequence[TableSpec]) -> None:
     order = {table.name: index for index, table in enumerate(tables)}
     for pieces in placement.pieces.values():
-        keys = [(order[piece.table], piece.row_start) for piece in pieces]
+        keys = [(order[piece.table], piece.row_start, piece.col_start) for piece in pieces]
         assert keys == sorted(keys)
     for table in tables:
         mine = sorted(piece for pieces in placement.pieces.values() for piece in pieces if piece.table == table.name)
+        if placement.sharding[table.name] == "column_wise":
+            assert len(mine) > 1
+            assert [piece.col_start for piece in mine] == [0, *(piece.col_end for piece in mine[:-1])]
+            assert mine[-1].col_end == table.dim
+            assert all((piece.row_start, piece.row_end) == (0, table.rows) for piece in mine)
+            continue
         assert [piece.row_start for piece in mine] == [0, *(piece.row_end for piece in mine[:-1])]
         assert mine[-1].row_end == table.rows
         assert all((piece.col_start, piece.col_end) == (0, table.dim) for piece in mine)
@@ -62,7 +68,7 @@ def _check_within_budget(placement: Placement, shards_per_node: Sequence[int], o
     plenty=st.lists(st.floats(0.2, 3.0), min_size=3, max_size=3),
     equal_budgets=st.booleans(),
     optimizer=st.sampled_from(["exact_sgd", "exact_adagrad", "exact_row_wise_adagrad"]),
-    sharding=st.sampled_from(["auto", "table_wise", "row_wise"]),
+    sharding=st.sampled_from(["auto", "table_wise", "row_wise", "column_wise"]),
 )
 @settings(max_examples=150, deadline=None)
 def test_every_row_is_placed_once_within_budget_or_the_plan_is_refused(
