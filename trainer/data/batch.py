@@ -35,8 +35,7 @@ class Batch:
             (then L = F·B), which lets the hot path skip offsets altogether.
         spans: the input rows this batch answers for; together they cover every leased row once.
         purpose: ``"train"`` or ``"eval"``.
-        weights: L float32 per-sample weights, in the order of ``values``: each id's row counts that often in its
-            sample's pooled sum. ``None`` when all are one.
+        weights: L float32, one for each of ``values``; ``None`` when no feature is weighted.
     """
 
     dense: Tensor
