@@ -25,7 +25,7 @@ class ClusterConfig(Settings):
     shards: Annotated[int, Field(ge=1, le=1024)] = 1
     sync_servers: Annotated[int, Field(ge=1, le=1)] = 1
     transport: Literal["auto", "slab", "object"] = "auto"
-    wire: Literal["fp32", "bf16"] = "fp32"
+    wire: Literal["fp32", "bf16", "fp16"] = "fp32"
     memory_budget_bytes: Annotated[int, Field(ge=1)] | None = None
     trainer_cpus: Annotated[float, Field(ge=0.0)] | None = None
     shard_cpus: Annotated[float, Field(ge=0.0)] | None = None
@@ -110,4 +110,10 @@ class RunConfig(Settings):
             raise ValueError(f"train.deterministic needs cluster.trainers=1, got {self.cluster.trainers}")
         if self.train.deterministic and self.data.reader_threads != 1:
             raise ValueError(f"train.deterministic needs data.reader_threads=1, got {self.data.reader_threads}")
+        for name, table in self.embedding.tables.items():
+            if self.model.arch == "dlrm" and table.dim not in (None, self.model.embedding_dim):
+                raise ValueError(
+                    f"embedding.tables.{name}.dim is {table.dim}, but the dot interaction of model.arch=dlrm needs "
+                    f"model.embedding_dim ({self.model.embedding_dim}) for every table; use model.arch=dcnv2"
+                )
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
@@ -62,10 +62,11 @@ class NodeMemory(_Part):
 
 
 class PlacementReport(_Part):
-    """The placement of a run."""
+    """The placement of a run, and what a person should know about its number formats."""
 
     tables: tuple[TablePlacement, ...]
     nodes: tuple[NodeMemory, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def total_bytes(self) -> int:
@@ -79,7 +80,7 @@ class PlacementReport(_Part):
 
 
 def placement_report(
-    placement: Placement, node_names: Sequence[str], shards_per_node: Sequence[int]
+    placement: Placement, node_names: Sequence[str], shards_per_node: Sequence[int], warnings: Sequence[str] = ()
 ) -> PlacementReport:
     """What a person or a program needs to know about ``placement``; shard ids count through the nodes in order."""
     owned: dict[str, list[tuple[Piece, int]]] = {table: [] for table in placement.sharding}
@@ -89,6 +90,7 @@ def placement_report(
     return PlacementReport(
         tables=tuple(_table(table, placement, sorted(pieces)) for table, pieces in owned.items()),
         nodes=tuple(_nodes(placement, node_names, shards_per_node)),
+        warnings=tuple(warnings),
     )
 
 
@@ -117,7 +119,12 @@ def _nodes(placement: Placement, node_names: Sequence[str], shards_per_node: Seq
         yield NodeMemory(
             node=name,
             shard_ids=shard_ids,
-            rows=sum(piece.rows for shard_id in shard_ids for piece in placement.pieces[shard_id]),
+            rows=_rows(piece for shard_id in shard_ids for piece in placement.pieces[shard_id]),
             needed_bytes=cost.total_bytes,
             budget_bytes=budget_bytes,
         )
+
+
+def _rows(pieces: Iterable[Piece]) -> int:
+    """Rows of a node's pieces; column pieces of the same rows count once."""
+    return sum(end - start for _, start, end in {(piece.table, piece.row_start, piece.row_end) for piece in pieces})

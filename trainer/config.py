@@ -19,12 +19,22 @@ class CategoryConfig(Settings):
     ``hash``: a mixing hash into ``rows`` rows (row 0 is kept for *missing*). ``vocabulary``: values seen at least
     ``min_count`` times in the training rows, the others share the out-of-vocabulary row 0; *missing* is a value.
     ``identity``: the ids are rows already, each below ``rows``. ``modulo``: the remainder by ``rows``; *missing* is
-    row 0.
+    row 0. ``hotness``: one-hot data becomes multi-hot, as in MLPerf's DLRM benchmark: each value stands for that many
+    ids, its own and others that it always brings along. Data that is multi-hot already stays as it is.
     """
 
     encoding: Literal["hash", "vocabulary", "identity", "modulo"] = "hash"
     rows: Annotated[int, Field(ge=2, le=2**31 - 1)] = 100_000
     min_count: Annotated[int, Field(ge=1)] = 1
+    hotness: Annotated[int, Field(ge=1, le=4096)] = 1
+
+    @model_validator(mode="after")
+    def _check_hotness(self) -> CategoryConfig:
+        if self.hotness > 1 and self.encoding not in ("hash", "modulo"):
+            raise ValueError(
+                f"data.categories.hotness={self.hotness} needs encoding=hash or modulo, got {self.encoding}"
+            )
+        return self
 
 
 class ListConfig(Settings):
@@ -77,8 +87,9 @@ class DataConfig(Settings):
 
     ``train`` and ``eval`` take files, directories, globs and fsspec URLs. Without ``eval`` the last ``eval_fraction``
     of the rows, in time order, is held out and never trained on. ``features`` overrides ``categories`` for single
-    features. ``vocabulary`` names a directory of prepared vocabularies, in place of building them from the training
-    rows. ``unlabeled``: the rows have no label; they can be predicted, not trained on.
+    features; ``max_table_rows`` caps the ``rows`` of all of them, to try a large model on a small machine.
+    ``vocabulary`` names a directory of prepared vocabularies, in place of building them from the training rows.
+    ``unlabeled``: the rows have no label; they can be predicted, not trained on.
     """
 
     format: Literal["criteo_tsv", "parquet", "csv", "tsv", "npy", "npy_multi_hot", "movielens"] = "criteo_tsv"
@@ -93,6 +104,7 @@ class DataConfig(Settings):
     columns: ColumnsConfig = ColumnsConfig()
     categories: CategoryConfig = CategoryConfig()
     features: dict[str, CategoryConfig] = Field(default_factory=dict)
+    max_table_rows: Annotated[int, Field(ge=2)] | None = None
     vocabulary: str | None = None
 
     @model_validator(mode="after")
@@ -124,12 +136,18 @@ class DataConfig(Settings):
 
 
 class ModelConfig(Settings):
-    """DLRM (arXiv 1906.00091): bottom MLP, pairwise dot interaction, top MLP."""
+    """``dlrm`` (arXiv 1906.00091): bottom MLP, pairwise dots, top MLP. ``dcnv2``: a low-rank cross net for the dots.
 
-    arch: Literal["dlrm"] = "dlrm"
+    ``dcn_num_layers`` layers of rank ``dcn_low_rank_dim`` (DCN-Mix without experts, arXiv 2008.13535, as TorchRec's
+    ``DLRM_DCN``) see the dense vector and all pooled rows side by side, so tables may differ in width.
+    """
+
+    arch: Literal["dlrm", "dcnv2"] = "dlrm"
     embedding_dim: Annotated[int, Field(ge=4, le=1024, multiple_of=4)] = 16
     dense_arch: tuple[Annotated[int, Field(ge=1)], ...] = (512, 256, 64, 16)
     over_arch: tuple[Annotated[int, Field(ge=1)], ...] = (512, 256, 1)
+    dcn_num_layers: Annotated[int, Field(ge=1, le=64)] = 3
+    dcn_low_rank_dim: Annotated[int, Field(ge=1)] = 512
 
     @model_validator(mode="after")
     def _check_shapes(self) -> ModelConfig:
@@ -145,28 +163,47 @@ class ModelConfig(Settings):
 
 
 class TableConfig(Settings):
-    """Placement constraint of one table."""
+    """What one table has of its own: width D, pooling of multi-hot ids, placement; ``None`` is as everywhere else."""
 
-    sharding: Literal["auto", "table_wise", "row_wise"] = "auto"
+    dim: Annotated[int, Field(ge=4, le=1024, multiple_of=4)] | None = None
+    pooling: Literal["sum", "mean"] | None = None
+    sharding: Literal["auto", "table_wise", "row_wise", "column_wise"] = "auto"
+    min_partition: Annotated[int, Field(ge=4, multiple_of=4)] | None = None
 
 
 class EmbeddingConfig(Settings):
-    """Embedding tables: optimizer fused into fbgemm's TBE, placement constraints."""
+    """Embedding tables: optimizer fused into fbgemm's TBE, pooling, number format, placement constraints.
+
+    ``pooling``: of a sample's ids; ``mean`` divides by their number, weighted or not, and gives zeros for none.
+    ``weights_precision``: of the rows; optimizer state stays float32. With ``fp16`` an update below half the distance
+    of two numbers is lost, as fbgemm has no stochastic rounding on the CPU (see docs/decisions.md).
+    ``max_gradient``: every element of the pooled rows' gradient is clamped to ±this, as fbgemm does.
+    ``min_partition``: columns of a column-wise piece; ``None`` cuts a table into as many as there are shards.
+    Column-wise, row-wise Adagrad keeps one state a row *and piece*: TorchRec's semantics, but not the whole table's.
+    """
 
     optimizer: Literal["exact_sgd", "exact_adagrad", "exact_row_wise_adagrad"] = "exact_row_wise_adagrad"
     learning_rate: Annotated[float, Field(gt=0.0)] = 0.02
     eps: Annotated[float, Field(gt=0.0)] = 1e-8
     decay: Literal["none", "linear"] = "none"
-    sharding: Literal["auto", "table_wise", "row_wise"] = "auto"
+    pooling: Literal["sum", "mean"] = "sum"
+    weights_precision: Literal["fp32", "fp16"] = "fp32"
+    max_gradient: Annotated[float, Field(gt=0.0)] | None = None
+    sharding: Literal["auto", "table_wise", "row_wise", "column_wise"] = "auto"
+    min_partition: Annotated[int, Field(ge=4, multiple_of=4)] | None = None
     tables: dict[str, TableConfig] = Field(default_factory=dict)
 
 
 class DenseConfig(Settings):
-    """Optimizer of the dense parameters, applied lock-free on the flat buffer (Hogwild)."""
+    """Optimizer of the dense parameters, applied lock-free on the flat buffer (Hogwild).
+
+    ``gradient_clipping``: largest L2 norm of a step's gradient over all dense parameters.
+    """
 
     optimizer: Literal["sgd", "adagrad", "adam"] = "adam"
     learning_rate: Annotated[float, Field(gt=0.0)] = 1e-3
     eps: Annotated[float, Field(gt=0.0)] = 1e-8
+    gradient_clipping: Annotated[float, Field(gt=0.0)] | None = None
     warmup_samples: Annotated[int, Field(ge=0)] = 0
     decay: Literal["none", "linear"] = "linear"
 

@@ -8,6 +8,8 @@ from torch import Tensor
 from trainer.config import DenseConfig
 
 _BETA1, _BETA2 = 0.9, 0.999
+_CLIP_EPS = 1e-6
+"""What PyTorch adds to the norm."""
 _TAIL = 16
 """Floats after the last state vector that hold the step count: one cache line."""
 
@@ -21,12 +23,13 @@ class DenseOptimizer:
     Adam's steps, which shifts its bias correction by one step.
 
     Args:
-        config: kind and epsilon.
+        config: kind, epsilon and clipping.
     """
 
     def __init__(self, config: DenseConfig) -> None:
         self.kind = config.optimizer
         self.eps = config.eps
+        self.gradient_clipping = config.gradient_clipping
         # Adagrad's kernel wants a step count, but reads it only when its learning rate decays by itself: it never does.
         self._first_step = torch.ones(())
 
@@ -35,6 +38,15 @@ class DenseOptimizer:
         if self.kind == "sgd":
             return 0
         return numel if self.kind == "adagrad" else 2 * numel + _TAIL
+
+    def clip(self, grad: Tensor) -> None:
+        """Scale ``grad`` (n float32, the whole model's) in place to ``dense.gradient_clipping``, if its norm is larger.
+
+        As ``torch.nn.utils.clip_grad_norm_`` does over the single parameters.
+        """
+        if self.gradient_clipping is not None:
+            factor = self.gradient_clipping / (torch.linalg.vector_norm(grad) + _CLIP_EPS)
+            grad.mul_(factor.clamp_(max=1.0))
 
     def step(self, flat: Tensor, state: Tensor, grad: Tensor, lr: float) -> None:
         """Update ``flat`` and ``state`` in place.

@@ -30,7 +30,7 @@ class StepResult(NamedTuple):
 
     loss: float
     embedding_grad: Tensor | None
-    """B×F×D gradient of the pooled rows; ``None`` when loss or a gradient was not finite and nothing was applied."""
+    """Gradient of the pooled rows; ``None`` when loss or a gradient was not finite and nothing was applied."""
 
 
 class DenseStep:
@@ -50,7 +50,7 @@ class DenseStep:
 
         Args:
             batch: B samples.
-            pooled: B×F×D pooled rows; may be overwritten after the call.
+            pooled: B×F×D pooled rows (B×ΣD where tables differ in width); may be overwritten after the call.
             learning_rate: of the dense optimizer.
         """
         leaf = pooled.detach().requires_grad_(True)
@@ -64,6 +64,7 @@ class DenseStep:
         self._replica.layout.gather_grads(grads, self._grad)
         if not math.isfinite(float(self._grad.sum()) + float(embedding_grad.sum())):
             return StepResult(loss, None)
+        self._replica.optimizer.clip(self._grad)
         self._replica.optimizer.step(self._replica.weights, self._replica.state, self._grad, learning_rate)
         return StepResult(loss, embedding_grad)
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torchrec.models.dlrm import DenseArch, OverArch
 
 from trainer.config import ModelConfig
+from trainer.dcn import DCNv2Dense
 from trainer.interaction import DotInteraction
 
 
@@ -51,19 +52,41 @@ class DLRMDense(nn.Module):
         return logits.squeeze(1)
 
 
-def build_dense(model: ModelConfig, dense_features: int, sparse_features: int, seed: int) -> DLRMDense:
+def build_dense(
+    model: ModelConfig, dense_features: int, sparse_features: int, seed: int, embedded_dim: int | None = None
+) -> DLRMDense | DCNv2Dense:
     """Build the dense part with weights that depend on ``seed`` and the shapes only.
 
     The process's own random state is neither read nor changed.
 
     Args:
-        model: layer sizes.
+        model: architecture and layer sizes.
         dense_features: I.
         sparse_features: F.
         seed: the run's seed.
+        embedded_dim: ΣD of the pooled rows; ``None`` when all have width D, as DLRM needs.
+
+    Raises:
+        ValueError: the sizes make no model; says which setting to change.
     """
+    uniform = sparse_features * model.embedding_dim
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        if model.arch == "dcnv2":
+            _check_sizes(dense_features, sparse_features, model.dense_arch, model.over_arch)
+            return DCNv2Dense(
+                dense_features,
+                uniform if embedded_dim is None else embedded_dim,
+                model.dense_arch,
+                model.over_arch,
+                model.dcn_num_layers,
+                model.dcn_low_rank_dim,
+            )
+        if embedded_dim not in (None, uniform):
+            raise ValueError(
+                f"model.arch=dlrm needs every embedding.tables.<name>.dim equal to model.embedding_dim "
+                f"({model.embedding_dim}), got {embedded_dim} columns in {sparse_features} tables; use model.arch=dcnv2"
+            )
         return DLRMDense(dense_features, sparse_features, model.dense_arch, model.over_arch)
 
 

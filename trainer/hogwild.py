@@ -53,10 +53,13 @@ class HogwildWorker:
         idle_s: Callable[[], float],
         *,
         lookahead: int,
-        pooled_shape: tuple[int, int, int],
+        pooled_shape: tuple[int, ...],
         pooled_dtype: torch.dtype,
     ) -> None:
-        """``pooled_shape`` is (largest B, F, D); ``idle_s`` counts seconds in which there was no work for anybody."""
+        """``pooled_shape`` is (largest B, F, D) or (largest B, ΣD).
+
+        ``idle_s`` counts seconds in which there was no work for anybody.
+        """
         self._step = DenseStep(replica, precision)
         self._client, self._source, self._sync = client, source, synchronizer
         self._ledger, self._rates, self._eval_weights, self._stop = ledger, rates, eval_weights, stop

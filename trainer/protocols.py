@@ -25,16 +25,16 @@ class EmbeddingClient(Protocol):
         """Start the lookup of ``batch``; returns its ticket at once."""
 
     def pooled(self, ticket: Any, out: Tensor) -> None:
-        """Wait for the lookup and write the pooled rows into ``out`` B×F×D.
+        """Wait for the lookup and write the pooled rows into ``out`` B×F×D, or B×ΣD where tables differ in width.
 
         Raises:
             ShardUnavailableError: a shard died.
         """
 
     def push(self, ticket: Any, grad: Tensor, learning_rate: float, following: Batch | None) -> Any:
-        """Send the gradient B×F×D of the pooled rows and, in the same message, start ``following``'s lookup.
+        """Send the gradient of the pooled rows (of their shape) and, in the same message, start ``following``'s lookup.
 
-        Returns ``following``'s ticket, or ``None`` without one. The ticket given is spent.
+        ``grad`` may be overwritten. Returns ``following``'s ticket, or ``None`` without one. The ticket given is spent.
         """
 
     def discard(self, ticket: Any) -> None:

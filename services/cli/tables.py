@@ -37,7 +37,7 @@ def placement_view(report: PlacementReport) -> RenderableType:
         shards = _ranges(node.shard_ids)
         memory = (size(node.needed_bytes), size(node.budget_bytes), f"{used:.1%}")
         nodes.add_row(node.node, shards, count(node.rows), *memory, style=style)
-    return Group(tables, nodes)
+    return Group(tables, nodes, *(Text(warning, style="yellow") for warning in report.warnings))
 
 
 def _ranges(ids: tuple[int, ...]) -> str:

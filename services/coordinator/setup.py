@@ -16,12 +16,14 @@ from services.memory.process import ProcessIdentity
 from services.placement.planner import plan_placement
 from services.placement.tables import TableSpec
 from services.placement_report import PlacementReport, placement_report
+from services.shard.fp16_rows import fp16_warning
 from services.shard.memory import ShardSpec
 from services.trainer.spec import TrainerSpec
 from services.transport.routing import order_pieces
 from services.transport.shard_client import ShardTarget
 from trainer.data.dataset import Dataset, SplitPlan
 from trainer.data.encoder import FeatureEncoders
+from trainer.tables import table_dims
 
 _STREAMS = 1024
 
@@ -45,7 +47,7 @@ class PlacedTables:
     """Which shard owns what, each shard's pieces in the order it keeps them."""
 
     rows: dict[str, int]
-    dim: int
+    dims: dict[str, int]
     pieces: tuple[tuple[Piece, ...], ...]
     report: PlacementReport
 
@@ -57,15 +59,21 @@ def place_tables(config: RunConfig, rows: dict[str, int], assignment: Assignment
         PlacementError: the tables do not fit the nodes' budgets.
     """
     tables = list(rows)
+    dims = table_dims(config.model, config.embedding, tables)
     placement = plan_placement(
-        [TableSpec(table, rows[table], config.model.embedding_dim) for table in tables],
+        [TableSpec(table, rows[table], dims[table]) for table in tables],
         config.embedding,
         assignment.shards_per_node,
         budgets(assignment, config.cluster.memory_budget_bytes),
     )
     pieces = tuple(order_pieces(placement.pieces[shard_id], tables, rows) for shard_id in sorted(placement.pieces))
-    report = placement_report(placement, [node.name for node in assignment.nodes], assignment.shards_per_node)
-    return PlacedTables(rows, config.model.embedding_dim, pieces, report)
+    report = placement_report(
+        placement,
+        [node.name for node in assignment.nodes],
+        assignment.shards_per_node,
+        [fp16_warning()] if config.embedding.weights_precision == "fp16" else [],
+    )
+    return PlacedTables(rows, dims, pieces, report)
 
 
 class RunSetup:
@@ -99,11 +107,12 @@ class RunSetup:
                 shard_id=entry.address.index,
                 pieces=self._placed.pieces[entry.address.index],
                 table_rows=self._placed.rows,
-                table_dims=dict.fromkeys(self._placed.rows, self._placed.dim),
+                table_dims=self._placed.dims,
                 optimizer=self._config.embedding.optimizer,
                 eps=self._config.embedding.eps,
                 seed=self._config.seed,
                 streams=streams,
+                weights_precision=self._config.embedding.weights_precision,
             )
             calls.append((entry, entry.actor.load.remote(spec)))
         for entry, call in calls:

@@ -25,7 +25,7 @@ _PID_OFFSET = 24
 BUILDING = 0
 READY = 1
 
-ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int64": 8, "int32": 4, "uint8": 1}
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "uint8": 1}
 
 
 class HeaderError(ValueError):

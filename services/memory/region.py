@@ -18,6 +18,7 @@ from services.memory.header import Layout
 _DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
     "int64": torch.int64,
     "int32": torch.int32,
     "uint8": torch.uint8,

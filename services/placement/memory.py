@@ -8,13 +8,16 @@ from typing import Literal
 
 EmbeddingOptimizer = Literal["exact_sgd", "exact_adagrad", "exact_row_wise_adagrad"]
 
+WeightsPrecision = Literal["fp32", "fp16"]
+
 _FLOAT_BYTES = 4
+_WEIGHT_BYTES = {"fp32": 4, "fp16": 2}
 _COUNTER_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryCost:
-    """Bytes of float32 weights, of optimizer state, and of one access counter per row."""
+    """Bytes of weights, of optimizer state (float32), and of one access counter per row."""
 
     weights_bytes: int = 0
     optimizer_bytes: int = 0
@@ -51,10 +54,13 @@ class MemoryEstimate:
         return total(self.nodes).total_bytes
 
 
-def cost_of(rows: int, dim: int, optimizer: EmbeddingOptimizer) -> MemoryCost:
+def cost_of(
+    rows: int, dim: int, optimizer: EmbeddingOptimizer, weights_precision: WeightsPrecision = "fp32"
+) -> MemoryCost:
     """Bytes of ``rows`` × ``dim`` weights: Adagrad keeps one sum per weight, row-wise Adagrad one per row, SGD none."""
     state_floats = {"exact_sgd": 0, "exact_adagrad": rows * dim, "exact_row_wise_adagrad": rows}[optimizer]
-    return MemoryCost(rows * dim * _FLOAT_BYTES, state_floats * _FLOAT_BYTES, rows * _COUNTER_BYTES)
+    weights_bytes = rows * dim * _WEIGHT_BYTES[weights_precision]
+    return MemoryCost(weights_bytes, state_floats * _FLOAT_BYTES, rows * _COUNTER_BYTES)
 
 
 def total(costs: Iterable[MemoryCost]) -> MemoryCost:

@@ -9,7 +9,7 @@ from typing import Literal
 from checkpoint.piece import Piece
 from services.placement.memory import MemoryEstimate
 
-Sharding = Literal["table_wise", "row_wise"]
+Sharding = Literal["table_wise", "row_wise", "column_wise"]
 
 
 class PlacementError(ValueError):
@@ -21,7 +21,7 @@ class Placement:
     """Who owns what.
 
     Attributes:
-        pieces: shard_id → its pieces, in table order, then by row. Every row of every table is in exactly one piece.
+        pieces: shard_id → its pieces, in table order, then by row and column. Every weight is in exactly one piece.
             A shard may own nothing when there are more shards than tables and none is large enough to split.
         sharding: table → how it was placed.
         memory: what it takes.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from services.placement.memory import EmbeddingOptimizer, MemoryCost, cost_of, readable, total
+from services.placement.memory import MemoryCost, readable, total
 from services.placement.placement import PlacementError
 from services.placement.tables import TableSpec
+from trainer.config import EmbeddingConfig
 
 _LARGEST = 5
 
@@ -14,17 +15,17 @@ _LARGEST = 5
 def refusal(
     headline: str,
     tables: Sequence[TableSpec],
-    optimizer: EmbeddingOptimizer,
+    costs: Mapping[str, MemoryCost],
+    embedding: EmbeddingConfig,
     shards_per_node: Sequence[int],
     budget_bytes_per_node: Sequence[int],
 ) -> PlacementError:
-    """Build the error: headline, need and budget per node, largest tables, remedies.
+    """Build the error from what each table costs: headline, need and budget per node, largest tables, remedies.
 
     The need of a node is its fair share, as if all rows were spread evenly over all shards.
     """
-    costs = {table.name: cost_of(table.rows, table.dim, optimizer) for table in tables}
     need = total(costs.values())
-    lines = [headline, _breakdown(need, optimizer)]
+    lines = [headline, _breakdown(need, embedding)]
     for node, (shards, budget) in enumerate(zip(shards_per_node, budget_bytes_per_node, strict=True)):
         share = need.total_bytes * shards / sum(shards_per_node)
         lines.append(
@@ -38,26 +39,29 @@ def refusal(
         lines.append(
             f"  {table.name}: {table.rows} rows × {table.dim}, {readable(size)} ({size / need.total_bytes:.0%})"
         )
-    lines += ["Remedies:", *(f"  {number}. {text}" for number, text in enumerate(_remedies(optimizer), 1))]
+    lines += ["Remedies:", *(f"  {number}. {text}" for number, text in enumerate(_remedies(embedding), 1))]
     return PlacementError("\n".join(lines))
 
 
-def _breakdown(need: MemoryCost, optimizer: EmbeddingOptimizer) -> str:
+def _breakdown(need: MemoryCost, embedding: EmbeddingConfig) -> str:
     return (
-        f"Needed in all: {readable(need.total_bytes)} = weights {readable(need.weights_bytes)} + {optimizer} state "
-        f"{readable(need.optimizer_bytes)} + access counters {readable(need.counters_bytes)}."
+        f"Needed in all: {readable(need.total_bytes)} = weights {readable(need.weights_bytes)} + "
+        f"{embedding.optimizer} state {readable(need.optimizer_bytes)} + access counters "
+        f"{readable(need.counters_bytes)}."
     )
 
 
-def _remedies(optimizer: EmbeddingOptimizer) -> list[str]:
+def _remedies(embedding: EmbeddingConfig) -> list[str]:
     remedies = [
         "raise cluster.memory_budget_bytes (per node), if the machines have more memory",
         "add nodes to the cluster and raise cluster.shards, so that each node holds less",
         "lower data.categories.rows, or data.features.<name>.rows of the largest tables; with encoding=vocabulary "
         "raise min_count",
-        "lower model.embedding_dim",
+        "lower model.embedding_dim, or with model.arch=dcnv2 embedding.tables.<name>.dim of the largest tables",
         "let tables be split: embedding.sharding=auto, no table_wise under embedding.tables",
     ]
-    if optimizer == "exact_adagrad":
+    if embedding.weights_precision == "fp32":
+        remedies.append("set embedding.weights_precision=fp16: half the weights, at the price of small updates")
+    if embedding.optimizer == "exact_adagrad":
         remedies.append("set embedding.optimizer=exact_row_wise_adagrad: its state is one number a row")
     return remedies

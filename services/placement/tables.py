@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """Embedding table ``name`` of ``rows`` × ``dim`` float32 weights."""
+    """Embedding table ``name`` of ``rows`` × ``dim`` weights."""
 
     name: str
     rows: int

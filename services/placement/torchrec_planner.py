@@ -11,6 +11,7 @@ as few tables as the memory allows, largest first.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
@@ -41,8 +42,16 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from services.placement.placement import Sharding
 from services.placement.tables import TableSpec
 
-Block = tuple[int, int, int]
-"""(shard_id, row_start, row_end)"""
+
+class Block(NamedTuple):
+    """What one shard gets of one table."""
+
+    shard_id: int
+    row_start: int
+    row_end: int
+    col_start: int
+    col_end: int
+
 
 _DOES_NOT_FIT = (PlannerErrorType.INSUFFICIENT_STORAGE, PlannerErrorType.STRICT_CONSTRAINTS)
 
@@ -50,6 +59,7 @@ _DOES_NOT_FIT = (PlannerErrorType.INSUFFICIENT_STORAGE, PlannerErrorType.STRICT_
 def plan_blocks(
     tables: Sequence[TableSpec],
     allowed: Mapping[str, Sequence[Sharding]],
+    min_partition: Mapping[str, int],
     budget_bytes_per_shard: Sequence[int],
     bytes_of: Callable[[int, int], int],
     split_at_least: int,
@@ -59,12 +69,13 @@ def plan_blocks(
     Args:
         tables: at least one.
         allowed: table → the kinds of sharding it may get.
+        min_partition: table → the fewest columns of a piece, for column-wise ones.
         budget_bytes_per_shard: by shard_id.
         bytes_of: (rows, dim) → bytes of a piece.
         split_at_least: how many of the tables that may have both kinds must be row-wise.
 
     Returns:
-        Table → its blocks of rows, or ``None`` when nothing fits.
+        Table → its blocks, or ``None`` when nothing fits.
     """
     # Table names are the user's: inside TorchRec they would be module names, where dots and "type" are illegal.
     aliases = {f"t{index}": table for index, table in enumerate(tables)}
@@ -76,7 +87,10 @@ def plan_blocks(
         ],
     )
     constraints = {
-        alias: ParameterConstraints(sharding_types=list(allowed[table.name])) for alias, table in aliases.items()
+        alias: ParameterConstraints(
+            sharding_types=list(allowed[table.name]), min_partition=min_partition.get(table.name)
+        )
+        for alias, table in aliases.items()
     }
     topology = _topology(budget_bytes_per_shard)
     planner = EmbeddingShardingPlanner(
@@ -99,7 +113,13 @@ def plan_blocks(
         return None
     return {
         aliases[alias].name: [
-            (shard.placement.rank(), shard.shard_offsets[0], shard.shard_offsets[0] + shard.shard_sizes[0])
+            Block(
+                shard.placement.rank(),
+                shard.shard_offsets[0],
+                shard.shard_offsets[0] + shard.shard_sizes[0],
+                shard.shard_offsets[1],
+                shard.shard_offsets[1] + shard.shard_sizes[1],
+            )
             for shard in parameter.sharding_spec.shards
             if shard.shard_sizes[0] > 0
         ]
@@ -124,10 +144,10 @@ def _topology(budget_bytes_per_shard: Sequence[int]) -> Topology:
 
 
 class _CpuSharder(EmbeddingBagCollectionSharder):  # type: ignore[misc]
-    """TorchRec's sharder offers row-wise on CUDA only; the planner takes its word for it."""
+    """TorchRec's sharder offers row- and column-wise on CUDA only; the planner takes its word for it."""
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
-        return ["table_wise", "row_wise"]
+        return ["table_wise", "row_wise", "column_wise"]
 
 
 class _PieceEstimator(ShardEstimator):  # type: ignore[misc]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from checkpoint.piece import Piece
 from checkpoint.row_init import initial_rows
 from services.identity import Address
 from services.shard.memory import MarkedUpdate, ShardMemory, ShardSpec
@@ -12,6 +13,8 @@ from services.shard.tbe import PieceTable
 
 SEQUENCE_BITS = 40
 """A push number is (trainer generation << SEQUENCE_BITS) | count: a new trainer's pushes follow its predecessor's."""
+
+_CONVERTED_FLOATS = 1 << 20
 
 
 class ShardCore:
@@ -29,17 +32,7 @@ class ShardCore:
         memory = ShardMemory.create(keeper, address, spec)
         start = 0
         for piece in spec.pieces:
-            initial_rows(
-                spec.seed,
-                piece.table,
-                spec.table_rows[piece.table],
-                spec.table_dims[piece.table],
-                piece.row_start,
-                piece.row_end,
-                piece.col_start,
-                piece.col_end,
-                out=memory.weights[start : start + piece.numel].view(piece.rows, piece.dim).numpy(),
-            )
+            _initialize(spec, piece, memory.weights[start : start + piece.numel].view(piece.rows, piece.dim))
             start += piece.numel
         memory.region.mark_ready()
         return cls(memory)
@@ -64,19 +57,28 @@ class ShardCore:
             self._ones = torch.arange(count, dtype=torch.int64)
         return self._ones[:count]
 
-    def lookup(self, ids: Tensor, offsets: Tensor) -> Tensor:
-        """Pooled rows B×ΣD (float32) for piece-local ids L, offsets T·B+1.
+    def lookup(self, ids: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Pooled rows B×ΣD (float32) for piece-local ids L, offsets T·B+1 and, if any, weights L.
 
         Raises:
             IdRangeError: an id lies outside its piece.
+            ValueError: there are not as many weights as ids.
         """
         assert self._table is not None
         self._table.check(ids, offsets)
+        _check_weights(ids, weights)
         self.memory.count_lookup()
-        return self._table.lookup(ids, offsets)
+        return self._table.lookup(ids, offsets, weights)
 
     def push(
-        self, stream: int, sequence: int, grad: Tensor, ids: Tensor, offsets: Tensor, learning_rate: float
+        self,
+        stream: int,
+        sequence: int,
+        grad: Tensor,
+        ids: Tensor,
+        offsets: Tensor,
+        learning_rate: float,
+        weights: Tensor | None = None,
     ) -> bool:
         """Apply one numbered push exactly once; False when it (or a younger one of its stream) was applied before.
 
@@ -87,10 +89,11 @@ class ShardCore:
             ids: L piece-local ids.
             offsets: T·B+1.
             learning_rate: of this update.
+            weights: L float32 per-sample weights of the lookup, ``None`` when all are one.
 
         Raises:
             IdRangeError: an id lies outside its piece; nothing was written.
-            ValueError: the gradient has another shape; nothing was written.
+            ValueError: the gradient has another shape, or weights another number; nothing was written.
         """
         memory = self.memory
         if sequence <= memory.last_applied(stream):
@@ -100,7 +103,33 @@ class ShardCore:
         shape = ((offsets.numel() - 1) // len(memory.spec.pieces), self._table.total_dim)
         if grad.shape != shape:  # fbgemm would read past its end
             raise ValueError(f"push {sequence} of stream {stream}: gradient is {tuple(grad.shape)}, expected {shape}")
+        _check_weights(ids, weights)
         memory.begin_update(stream, sequence, ids, offsets)
-        self._table.update(grad, ids, offsets, learning_rate)
+        self._table.update(grad, ids, offsets, learning_rate, weights)
         memory.end_update(stream, sequence, grad.shape[0])
         return True
+
+
+def _initialize(spec: ShardSpec, piece: Piece, out: Tensor) -> None:
+    """Fill ``out`` (rows×dim of the piece); rows of another type are drawn in float32, a part at a time."""
+    step = piece.rows if out.dtype == torch.float32 else max(1, _CONVERTED_FLOATS // piece.dim)
+    for row in range(0, piece.rows, step):
+        part = out[row : row + step]
+        drawn = initial_rows(
+            spec.seed,
+            piece.table,
+            spec.table_rows[piece.table],
+            spec.table_dims[piece.table],
+            piece.row_start + row,
+            piece.row_start + row + part.shape[0],
+            piece.col_start,
+            piece.col_end,
+            out=part.numpy() if out.dtype == torch.float32 else None,
+        )
+        if out.dtype != torch.float32:
+            part.copy_(torch.from_numpy(drawn))
+
+
+def _check_weights(ids: Tensor, weights: Tensor | None) -> None:
+    if weights is not None and weights.numel() != ids.numel():  # fbgemm would read past their end
+        raise ValueError(f"{weights.numel()} per-sample weights for {ids.numel()} ids")

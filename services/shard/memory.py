@@ -18,6 +18,7 @@ from services.shard.tbe import momentum_numel
 MARK_IDS = 1 << 22
 """Capacity, in ids, of the update-in-flight mark; its pages cost nothing until a push that large arrives."""
 
+_ROW_TYPES = {"fp32": "float32", "fp16": "float16"}
 _ACTIVE, _STREAM, _SEQUENCE, _IDS = range(4)
 _PUSHES, _SAMPLES, _LOOKUPS = range(3)
 
@@ -35,6 +36,7 @@ class ShardSpec:
     eps: float
     seed: int
     streams: int
+    weights_precision: str = "fp32"
 
     def to_meta(self) -> dict[str, Any]:
         """JSON form."""
@@ -80,7 +82,7 @@ class ShardMemory:
             owner=f"{address.role}-{address.index}",
             meta=spec.to_meta(),
             arrays={
-                "weights": ArraySpec("float32", sum(piece.numel for piece in spec.pieces)),
+                "weights": ArraySpec(_ROW_TYPES[spec.weights_precision], sum(piece.numel for piece in spec.pieces)),
                 "momentum1": ArraySpec("float32", momentum_numel(spec.optimizer, spec.pieces)),
                 "access_counters": ArraySpec("int32", rows),  # room for MFU; untouched pages take no memory
                 "applied": ArraySpec("int64", spec.streams),

@@ -10,12 +10,14 @@ from services.memory.region import Region
 from services.shard.core import ShardCore
 from services.shard.memory import MarkedUpdate, ShardSpec
 from services.transport.messages import (
+    WIRE,
     Array,
     ObjectLookup,
     ObjectPush,
     Sender,
     SlabLookup,
     SlabPush,
+    fp16_gradient_scale,
     to_array,
     to_tensor,
 )
@@ -58,10 +60,12 @@ class ShardServer:
         if push is not None:
             push = SlabPush(*push)
             slot = self._slot(sender, push.slab_id, push.slot)
-            self._push(sender.stream, push.sequence, slot.rows, slot.ids, self._offsets(slot), push.learning_rate)
+            self._push(
+                sender.stream, push.sequence, slot.rows, slot.ids, self._offsets(slot), push.learning_rate, slot.weights
+            )
         if lookup is not None:
             slot = self._slot(sender, *lookup)
-            slot.rows.copy_(self._running.lookup(slot.ids, self._offsets(slot)))
+            slot.rows.copy_(self._running.lookup(slot.ids, self._offsets(slot), slot.weights))
 
     def step_objects(self, sender: Sender, push: ObjectPush | None, lookup: ObjectLookup | None) -> Array | None:
         """The same with arrays that travel through Ray's object store; returns the pooled rows B×ΣD."""
@@ -72,14 +76,20 @@ class ShardServer:
             push = ObjectPush(*push)
             offsets = core.unit_offsets(push.batch) if push.offsets is None else to_tensor(push.offsets)
             self._push(
-                sender.stream, push.sequence, to_tensor(push.grad), to_tensor(push.ids), offsets, push.learning_rate
+                sender.stream,
+                push.sequence,
+                to_tensor(push.grad),
+                to_tensor(push.ids).long(),
+                offsets,
+                push.learning_rate,
+                None if push.weights is None else to_tensor(push.weights),
             )
         if lookup is None:
             return None
         lookup = ObjectLookup(*lookup)
         offsets = core.unit_offsets(lookup.batch) if lookup.offsets is None else to_tensor(lookup.offsets)
-        pooled = core.lookup(to_tensor(lookup.ids), offsets)
-        return to_array(pooled.bfloat16() if lookup.wire == "bf16" else pooled)
+        weights = None if lookup.weights is None else to_tensor(lookup.weights)
+        return to_array(core.lookup(to_tensor(lookup.ids).long(), offsets, weights).to(WIRE[lookup.wire]))
 
     def read_rows(self) -> dict[str, Array]:
         """Copies of the flat weights and optimizer state, in piece order (for tests and exports of small models)."""
@@ -126,5 +136,17 @@ class ShardServer:
     def _offsets(self, slot: SlabSlot) -> Tensor:
         return self._running.unit_offsets(slot.batch) if slot.unit else slot.offsets
 
-    def _push(self, stream: int, sequence: int, grad: Tensor, ids: Tensor, offsets: Tensor, rate: float) -> None:
-        self._running.push(stream, sequence, grad.float(), ids, offsets, rate)
+    def _push(
+        self,
+        stream: int,
+        sequence: int,
+        grad: Tensor,
+        ids: Tensor,
+        offsets: Tensor,
+        rate: float,
+        weights: Tensor | None,
+    ) -> None:
+        wide = grad.float()
+        if grad.dtype == torch.float16:
+            wide /= fp16_gradient_scale(grad.shape[0])
+        self._running.push(stream, sequence, wide, ids, offsets, rate, weights)

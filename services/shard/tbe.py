@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, EmbeddingLocation, PoolingMode
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     ComputeDevice,
@@ -21,6 +21,8 @@ _OPTIMIZERS = {
     "exact_adagrad": EmbOptimType.EXACT_ADAGRAD,
     "exact_row_wise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
 }
+
+_FLOAT32 = SparseType.FP32.as_int()
 
 
 class IdRangeError(ValueError):
@@ -42,7 +44,10 @@ class PieceTable:
     """
 
     def __init__(self, pieces: Sequence[Piece], optimizer: str, eps: float, arrays: Mapping[str, Tensor]) -> None:
-        """Wrap ``arrays["weights"]`` (and ``arrays["momentum1"]`` unless SGD), each 1-D float32 of the exact size."""
+        """Wrap ``arrays["weights"]`` (float32 or float16) and, unless SGD, ``arrays["momentum1"]`` (float32).
+
+        Both are 1-D and of the exact size.
+        """
         self.pieces = tuple(pieces)
         buffers = {"weights": arrays["weights"]}
         if optimizer != "exact_sgd":
@@ -52,6 +57,9 @@ class PieceTable:
             optimizer=_OPTIMIZERS[optimizer],
             learning_rate=0.0,  # given with each update
             eps=eps,
+            weights_precision=SparseType.FP16 if buffers["weights"].dtype == torch.float16 else SparseType.FP32,
+            output_dtype=SparseType.FP32,
+            stochastic_rounding=False,  # there is none on the CPU
             pooling_mode=PoolingMode.SUM,
             bounds_check_mode=BoundsCheckMode.NONE,  # checked here in mode FATAL, so that the table can be named
             preallocated_host_buffers=buffers,
@@ -72,8 +80,8 @@ class PieceTable:
         except RuntimeError as error:
             raise IdRangeError(self._explain(ids, offsets)) from error
 
-    def lookup(self, ids: Tensor, offsets: Tensor) -> Tensor:
-        """Pooled rows B×ΣD of checked ids (L) and offsets (T·B+1)."""
+    def lookup(self, ids: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Pooled rows B×ΣD (float32) of checked ids (L) and offsets (T·B+1), each row times its weight, if any (L)."""
         tbe = self._tbe
         pooled: Tensor = torch.ops.fbgemm.split_embedding_codegen_forward_cpu(
             self._weights,
@@ -84,15 +92,17 @@ class PieceTable:
             ids,
             offsets,
             PoolingMode.SUM.value,
-            None,
-            0,
+            weights,
+            _FLOAT32,
         )
         return pooled
 
-    def update(self, grad: Tensor, ids: Tensor, offsets: Tensor, learning_rate: float) -> None:
+    def update(
+        self, grad: Tensor, ids: Tensor, offsets: Tensor, learning_rate: float, weights: Tensor | None = None
+    ) -> None:
         """Apply gradients B×ΣD (float32) of the pooled rows to the rows of checked ids, in place."""
         self._learning_rate.fill_(learning_rate)
-        self._update(grad, ids, offsets)
+        self._update(grad, ids, offsets, weights)
 
     def _explain(self, ids: Tensor, offsets: Tensor) -> str:
         pieces = len(self.pieces)
@@ -114,10 +124,12 @@ class PieceTable:
         return "fbgemm refused the ids, but all are in range"
 
 
-def _update_op(optimizer: str, tbe: Any, learning_rate: Tensor, eps: float) -> Callable[[Tensor, Tensor, Tensor], None]:
+_Update = Callable[[Tensor, Tensor, Tensor, Tensor | None], None]
+
+
+def _update_op(optimizer: str, tbe: Any, learning_rate: Tensor, eps: float) -> _Update:
     placed = (tbe.weights_host, tbe.weights_placements, tbe.weights_offsets, tbe.D_offsets, tbe.max_D)
     hashed = (tbe.hash_size_cumsum, tbe.total_hash_size_bits)
-    tail: tuple[Any, ...] = (PoolingMode.SUM.value, None, False)  # pooling, per-sample weights, stochastic rounding
     if optimizer == "exact_sgd":
         op = torch.ops.fbgemm.split_embedding_backward_codegen_sgd_cpu
         after: tuple[Any, ...] = (learning_rate,)
@@ -129,7 +141,8 @@ def _update_op(optimizer: str, tbe: Any, learning_rate: Tensor, eps: float) -> C
         }[optimizer]
         after = (*momentum, learning_rate, eps)
 
-    def update(grad: Tensor, ids: Tensor, offsets: Tensor) -> None:
-        op(grad, *placed, *hashed, ids, offsets, *tail, *after)
+    def update(grad: Tensor, ids: Tensor, offsets: Tensor, weights: Tensor | None) -> None:
+        stochastic_rounding = False
+        op(grad, *placed, *hashed, ids, offsets, PoolingMode.SUM.value, weights, stochastic_rounding, *after)
 
     return update

@@ -17,10 +17,9 @@ from services.trainer.leases import CoordinatorLeases
 from services.trainer.progress_rates import ProgressRates
 from services.trainer.reporter import Reporter
 from services.trainer.spec import TrainerSpec
-from services.transport.client import ShardedEmbeddingClient
+from services.transport.client import POOLED_TYPE, ShardedEmbeddingClient
 from services.transport.messages import Array, to_array
 from services.transport.routing import Router
-from services.transport.shard_client import WIRE
 from trainer.data.dataset import Dataset
 from trainer.data.encoder import FeatureEncoders
 from trainer.data.reader import BatchReader
@@ -30,6 +29,7 @@ from trainer.dlrm import build_dense
 from trainer.flat_parameters import FlatLayout
 from trainer.hogwild import HogwildWorker
 from trainer.ledger import Ledger
+from trainer.tables import mean_pooled, pooled_shape, table_dims
 
 
 class TrainerCore:
@@ -48,6 +48,7 @@ class TrainerCore:
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         config = spec.config
+        self._dims = table_dims(config.model, config.embedding, spec.tables)
         self.ledger = Ledger()
         self.adopted = False
         self._replica = self._dense_replica(keeper)
@@ -74,7 +75,7 @@ class TrainerCore:
         )
         self._eval_lock = threading.Lock()
         self._eval_cache: tuple[int, Tensor] | None = None
-        router = Router(spec.tables, spec.table_rows, config.model.embedding_dim, spec.pieces)
+        router = Router(spec.tables, spec.table_rows, self._dims, spec.pieces)
         self.workers = [self._worker(thread, router) for thread in range(config.train.hogwild_threads)]
 
     def run(self) -> None:
@@ -120,7 +121,14 @@ class TrainerCore:
 
     def _dense_replica(self, keeper: str) -> DenseReplica:
         spec, config = self._spec, self._spec.config
-        build = functools.partial(build_dense, config.model, spec.dense_features, len(spec.tables), config.seed)
+        build = functools.partial(
+            build_dense,
+            config.model,
+            spec.dense_features,
+            len(spec.tables),
+            config.seed,
+            embedded_dim=sum(self._dims.values()),
+        )
         module: nn.Module = build()
         layout, optimizer = FlatLayout.of(module), DenseOptimizer(config.dense)
         memory = None
@@ -147,6 +155,8 @@ class TrainerCore:
             batch=config.train.batch_size,
             lookahead=config.train.lookahead,
             wire=config.cluster.wire,
+            mean=mean_pooled(config.embedding, spec.tables),
+            max_gradient=config.embedding.max_gradient,
         )
         return HogwildWorker(
             self._replica,
@@ -161,8 +171,8 @@ class TrainerCore:
             self._stop.is_set,
             self._leases.idle_s,
             lookahead=config.train.lookahead,
-            pooled_shape=(config.train.batch_size, len(spec.tables), config.model.embedding_dim),
-            pooled_dtype=WIRE[config.cluster.wire],
+            pooled_shape=pooled_shape(config.train.batch_size, list(self._dims.values())),
+            pooled_dtype=POOLED_TYPE[config.cluster.wire],
         )
 
     def _eval_weights(self) -> Tensor:

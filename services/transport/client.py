@@ -8,15 +8,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+import torch
 from ray.exceptions import ActorUnavailableError, RayActorError
 from torch import Tensor
 
 from services.identity import Address
 from services.shard.core import SEQUENCE_BITS
-from services.transport.messages import Sender
+from services.transport.messages import WIRE, Sender, fp16_gradient_scale
 from services.transport.routing import Router
 from services.transport.shard_client import LineSpec, ObjectLine, ShardLine, ShardTarget, SlabLine
 from trainer.data.batch import Batch
+from trainer.pooling import MeanPooling
+
+_FP16_MAX = torch.finfo(torch.float16).max
+
+POOLED_TYPE = {**WIRE, "fp16": torch.float32}
+"""Type of the pooled rows a trainer computes with: FP16 gradients would lose digits before they can be scaled."""
 
 
 class ShardUnavailableError(RuntimeError):
@@ -54,9 +61,18 @@ class ShardedEmbeddingClient:
         batch: int,
         lookahead: int,
         wire: str,
+        mean: Sequence[bool] = (),
+        max_gradient: float | None = None,
     ) -> None:
-        """Open a line to each shard; ``targets[i].keeper`` is given where shard i shares this node's memory."""
+        """Open a line to each shard; ``targets[i].keeper`` is given where shard i shares this node's memory.
+
+        ``mean``: for each feature whether its ids are averaged (none without it). ``max_gradient``: the pooled rows'
+        gradients are clamped to ±this.
+        """
         self._router = router
+        self._mean = MeanPooling(router.dims, mean) if any(mean) else None
+        self._max_gradient = max_gradient
+        self._fp16 = wire == "fp16"
         self._shards = [
             i for i, route in enumerate(router.routes) if route.pieces
         ]  # one that owns nothing is not asked
@@ -90,19 +106,22 @@ class ShardedEmbeddingClient:
         return ticket
 
     def pooled(self, ticket: LookupTicket, out: Tensor) -> None:
-        """Wait for all shards, then assemble their pooled rows into ``out`` B×F×D."""
+        """Wait for all shards, then assemble their pooled rows into ``out``, B×F×D or B×ΣD."""
         results = self._wait(ticket.calls)
         if ticket.pushed is not None:
             self._acknowledge(ticket.pushed)
             ticket.pushed = None
         for shard_id, line, request, result in zip(self._shards, self._lines, ticket.requests, results, strict=True):
             self._router.gather(shard_id, line.pooled(request, result), out)
+        if self._mean is not None and (scale := self._mean.scale(ticket.batch)) is not None:
+            self._mean.apply(scale, out)
 
     def push(
         self, ticket: LookupTicket, grad: Tensor, learning_rate: float, following: Batch | None
     ) -> LookupTicket | None:
-        """Send the gradient, numbered, together with ``following``'s lookup."""
+        """Send the gradient, numbered, together with ``following``'s lookup. ``grad`` may be overwritten."""
         self._sequence += 1
+        self._prepare_gradient(ticket.batch, grad)
         for shard_id, request in zip(self._shards, ticket.requests, strict=True):
             self._router.scatter(shard_id, grad, request.grad_area())
         following_ticket = None if following is None else self._prepare(following)
@@ -145,6 +164,15 @@ class ShardedEmbeddingClient:
             line.request(routed[shard_id], batch.size) for shard_id, line in zip(self._shards, self._lines, strict=True)
         ]
         return LookupTicket(batch, requests)
+
+    def _prepare_gradient(self, batch: Batch, grad: Tensor) -> None:
+        """Make it in place the gradient of the shards' sums, in the wire's scale."""
+        if self._max_gradient is not None:  # before the mean, as fbgemm does
+            grad.clamp_(-self._max_gradient, self._max_gradient)
+        if self._mean is not None and (scale := self._mean.scale(batch)) is not None:
+            self._mean.apply(scale, grad)
+        if self._fp16:
+            grad.mul_(fp16_gradient_scale(batch.size)).clamp_(-_FP16_MAX, _FP16_MAX)
 
     def _acknowledge(self, ticket: LookupTicket) -> None:
         self.discard(ticket)

@@ -12,6 +12,12 @@ from torch import Tensor
 
 Array = npt.NDArray[np.generic]
 
+_INT32_MAX = 2**31 - 1
+
+
+WIRE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""Number formats of pooled rows and their gradients between trainer and shard (``cluster.wire``)."""
+
 
 class Sender(NamedTuple):
     """Who calls (a trainer's thread) and which incarnation of the shard it means."""
@@ -39,7 +45,7 @@ class SlabLookup(NamedTuple):
 
 
 class ObjectPush(NamedTuple):
-    """Gradient B×ΣD with everything it needs, as arrays."""
+    """Gradient B×ΣD with everything it needs, as arrays; ids int32 where they fit."""
 
     sequence: int
     learning_rate: float
@@ -47,6 +53,7 @@ class ObjectPush(NamedTuple):
     offsets: Array | None
     batch: int
     grad: Array
+    weights: Array | None = None
 
 
 class ObjectLookup(NamedTuple):
@@ -56,6 +63,23 @@ class ObjectLookup(NamedTuple):
     offsets: Array | None
     batch: int
     wire: str
+    weights: Array | None = None
+
+
+def fp16_gradient_scale(batch: int) -> float:
+    """What an FP16 gradient is multiplied with on the wire: the largest power of two ≤ B.
+
+    The loss is a mean, so its gradients shrink with 1/B: below 6e-5, where FP16 loses digits, at any usual B. A power
+    of two costs no digit itself, and both sides know it.
+    """
+    return float(1 << (batch.bit_length() - 1))
+
+
+def narrow_ids(ids: Tensor) -> Tensor:
+    """L int64 ids as int32, half the bytes; as they are when one does not fit, for the shard to see and refuse it."""
+    if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) > _INT32_MAX):
+        return ids
+    return ids.int()
 
 
 def to_array(tensor: Tensor) -> Array:

@@ -9,18 +9,19 @@ from torch import Tensor
 
 from services.identity import Address
 from services.transport.messages import (
+    WIRE,
+    Array,
     ObjectLookup,
     ObjectPush,
     Sender,
     SlabLookup,
     SlabPush,
+    narrow_ids,
     to_array,
     to_tensor,
 )
 from services.transport.routing import RoutedIds
 from services.transport.slab import SlabSlot, create_slab, slots_of
-
-WIRE = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class ShardTarget(NamedTuple):
@@ -82,17 +83,22 @@ class SlabLine:
         assert target.keeper is not None
         self._trainer, self._target, self._spec, self._sender = trainer, target, spec, sender
         self._thread, self._slabs = thread, 0
-        self._free = self._allocate(spec.slots, spec.ids)
+        self._free = self._allocate(spec.slots, spec.ids, weighted=False)
 
     def request(self, routed: RoutedIds, batch: int) -> _SlabRequest:
-        """Claim a free slot; one too small for a multi-hot burst is replaced by a larger one."""
+        """Claim a free slot; one too small for a multi-hot burst, or without room for weights, is replaced."""
         if not self._free:
             raise RuntimeError(f"all {self._spec.slots} slab slots to {self._target.address} are in flight")
         request = self._free.pop()
+        weighted = routed.weights is not None
         if routed.count > request.slot.ids_capacity:
-            (request,) = self._allocate(1, 2 * routed.count)
-        ids, offsets = request.slot.prepare(self._trainer.generation, batch, routed.count, unit=routed.lengths is None)
-        routed.write(ids, offsets)
+            (request,) = self._allocate(1, 2 * routed.count, weighted)
+        elif weighted and not request.slot.holds_weights:
+            (request,) = self._allocate(1, request.slot.ids_capacity, weighted)
+        ids, offsets, weights = request.slot.prepare(
+            self._trainer.generation, batch, routed.count, unit=routed.lengths is None, weighted=weighted
+        )
+        routed.write(ids, offsets, weights)
         return request
 
     def send(self, push: _SlabRequest | None, sequence: int, learning_rate: float, lookup: _SlabRequest | None) -> Any:
@@ -111,7 +117,7 @@ class SlabLine:
         """Back to the free list."""
         self._free.append(request)
 
-    def _allocate(self, slots: int, ids: int) -> list[_SlabRequest]:
+    def _allocate(self, slots: int, ids: int, weighted: bool) -> list[_SlabRequest]:
         import ray
 
         spec, target = self._spec, self._target
@@ -128,16 +134,17 @@ class SlabLine:
             pieces=spec.pieces,
             dim=spec.dim,
             wire=spec.wire,
+            weighted=weighted,
         )
         ray.get(target.actor.attach_slab.remote(self._trainer, slab_id, name))
         return [_SlabRequest(slab_id, index, slot) for index, slot in enumerate(slots_of(region))]
 
 
 class _ObjectRequest:
-    __slots__ = ("batch", "grad", "ids", "offsets")
+    __slots__ = ("batch", "grad", "ids", "offsets", "weights")
 
-    def __init__(self, ids: Tensor, offsets: Tensor | None, batch: int, grad: Tensor) -> None:
-        self.ids, self.offsets, self.batch, self.grad = ids, offsets, batch, grad
+    def __init__(self, ids: Tensor, offsets: Tensor | None, weights: Tensor | None, batch: int, grad: Tensor) -> None:
+        self.ids, self.offsets, self.weights, self.batch, self.grad = ids, offsets, weights, batch, grad
 
     def grad_area(self) -> Tensor:
         return self.grad
@@ -153,9 +160,10 @@ class ObjectLine:
         """Fresh tensors: Ray may still hold those of the last request."""
         ids = torch.empty(routed.count, dtype=torch.int64)
         offsets = None if routed.lengths is None else torch.empty(self._spec.pieces * batch + 1, dtype=torch.int64)
-        routed.write(ids, ids if offsets is None else offsets)
+        weights = None if routed.weights is None else torch.empty(routed.count)
+        routed.write(ids, ids if offsets is None else offsets, weights)
         grad = torch.empty(batch, self._spec.dim, dtype=WIRE[self._spec.wire])
-        return _ObjectRequest(ids, offsets, batch, grad)
+        return _ObjectRequest(narrow_ids(ids), offsets, weights, batch, grad)
 
     def send(
         self, push: _ObjectRequest | None, sequence: int, learning_rate: float, lookup: _ObjectRequest | None
@@ -163,11 +171,23 @@ class ObjectLine:
         """One actor call with the arrays in it."""
         pushed = looked_up = None
         if push is not None:
-            offsets = None if push.offsets is None else to_array(push.offsets)
-            pushed = ObjectPush(sequence, learning_rate, to_array(push.ids), offsets, push.batch, to_array(push.grad))
+            pushed = ObjectPush(
+                sequence,
+                learning_rate,
+                to_array(push.ids),
+                _optional_array(push.offsets),
+                push.batch,
+                to_array(push.grad),
+                _optional_array(push.weights),
+            )
         if lookup is not None:
-            offsets = None if lookup.offsets is None else to_array(lookup.offsets)
-            looked_up = ObjectLookup(to_array(lookup.ids), offsets, lookup.batch, self._spec.wire)
+            looked_up = ObjectLookup(
+                to_array(lookup.ids),
+                _optional_array(lookup.offsets),
+                lookup.batch,
+                self._spec.wire,
+                _optional_array(lookup.weights),
+            )
         return self._target.actor.step_objects.remote(self._sender, pushed, looked_up)
 
     def pooled(self, request: _ObjectRequest, result: Any) -> Tensor:
@@ -176,3 +196,7 @@ class ObjectLine:
 
     def release(self, request: _ObjectRequest) -> None:
         """Nothing to return."""
+
+
+def _optional_array(tensor: Tensor | None) -> Array | None:
+    return None if tensor is None else to_array(tensor)

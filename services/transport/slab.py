@@ -1,7 +1,8 @@
 """A slab: request slots in memory that one trainer thread and one shard share. Nothing in it is ever serialized.
 
-A slot holds what a request needs (ids, offsets) and one row area: the shard writes the pooled rows there, the trainer
-later overwrites them with their gradients. The head names who wrote it, so that a shard refuses a stale one.
+A slot holds what a request needs (ids, offsets, weights if the data has them) and one row area: the shard writes the
+pooled rows there, the trainer later overwrites them with their gradients. The head names who wrote it, so that a shard
+refuses a stale one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from services.memory.header import ArraySpec, Layout
 from services.memory.region import Region
 
 _HEAD_ITEMS = 8
-_GENERATION, _BATCH, _IDS, _UNIT = range(4)
+_GENERATION, _BATCH, _IDS, _UNIT, _WEIGHTED = range(5)
+_ARRAY_TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 class SlabSlot:
@@ -34,11 +36,29 @@ class SlabSlot:
         self._ids = region.arrays["ids"][index * self.ids_capacity : (index + 1) * self.ids_capacity]
         self._offsets = region.arrays["offsets"][index * offsets : (index + 1) * offsets]
         self._rows = region.arrays["rows"][index * rows : (index + 1) * rows]
+        weights = region.arrays.get("weights")
+        self._weights = (
+            None if weights is None else weights[index * self.ids_capacity : (index + 1) * self.ids_capacity]
+        )
 
-    def prepare(self, generation: int, batch: int, ids: int, unit: bool) -> tuple[Tensor, Tensor]:
-        """Trainer side: declare a request; returns the ids L and offsets T·B+1 to fill."""
-        self._head[_GENERATION], self._head[_BATCH], self._head[_IDS], self._head[_UNIT] = generation, batch, ids, unit
-        return self._ids[:ids], self._offsets[: self._pieces * batch + 1]
+    @property
+    def holds_weights(self) -> bool:
+        """Whether the slab was made with an area for weights."""
+        return self._weights is not None
+
+    def prepare(
+        self, generation: int, batch: int, ids: int, unit: bool, weighted: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Trainer side: declare a request; returns the ids L, offsets T·B+1 and weights L to fill."""
+        head = self._head
+        head[_GENERATION], head[_BATCH], head[_IDS], head[_UNIT], head[_WEIGHTED] = (
+            generation,
+            batch,
+            ids,
+            unit,
+            weighted,
+        )
+        return self._ids[:ids], self._offsets[: self._pieces * batch + 1], self.weights
 
     def check(self, generation: int) -> None:
         """Shard side: refuse a slot that an older (or younger) incarnation of the trainer wrote."""
@@ -66,6 +86,13 @@ class SlabSlot:
         return self._offsets[: self._pieces * self.batch + 1]
 
     @property
+    def weights(self) -> Tensor | None:
+        """Per-sample weights L of the ids, ``None`` when all are one."""
+        if self._weights is None or not self._head[_WEIGHTED]:
+            return None
+        return self._weights[: int(self._head[_IDS])]
+
+    @property
     def rows(self) -> Tensor:
         """Row area B×ΣD in the wire format."""
         batch = self.batch
@@ -73,21 +100,29 @@ class SlabSlot:
 
 
 def create_slab(
-    keeper: str, name: str, owner: Address, *, slots: int, batch: int, ids: int, pieces: int, dim: int, wire: str
+    keeper: str,
+    name: str,
+    owner: Address,
+    *,
+    slots: int,
+    batch: int,
+    ids: int,
+    pieces: int,
+    dim: int,
+    wire: str,
+    weighted: bool = False,
 ) -> Region:
     """Allocate a slab of ``slots`` slots for batches of up to ``batch`` samples and ``ids`` ids."""
     meta: dict[str, Any] = {"slots": slots, "batch": batch, "ids": ids, "pieces": pieces, "dim": dim}
-    layout = Layout(
-        owner=str(owner),
-        meta=meta,
-        arrays={
-            "head": ArraySpec("int64", slots * _HEAD_ITEMS),
-            "ids": ArraySpec("int64", slots * ids),
-            "offsets": ArraySpec("int64", slots * (pieces * batch + 1)),
-            "rows": ArraySpec("bfloat16" if wire == "bf16" else "float32", slots * batch * dim),
-        },
-    )
-    region = Region.create(keeper, name, layout, owner.generation)
+    arrays = {
+        "head": ArraySpec("int64", slots * _HEAD_ITEMS),
+        "ids": ArraySpec("int64", slots * ids),
+        "offsets": ArraySpec("int64", slots * (pieces * batch + 1)),
+        "rows": ArraySpec(_ARRAY_TYPES[wire], slots * batch * dim),
+    }
+    if weighted:
+        arrays["weights"] = ArraySpec("float32", slots * ids)
+    region = Region.create(keeper, name, Layout(owner=str(owner), meta=meta, arrays=arrays), owner.generation)
     region.mark_ready()
     return region
 

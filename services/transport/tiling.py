@@ -23,7 +23,7 @@ class Split(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """A run of columns that lie side by side in B×(F·D) and in the shard's B×ΣD."""
+    """A run of columns that lie side by side in the batch's pooled rows and in the shard's B×ΣD."""
 
     batch: int
     shard: int
@@ -33,12 +33,16 @@ class Columns(NamedTuple):
 
 
 def column_runs(
-    pieces: Sequence[Piece], features: Sequence[int], dim: int, written: set[tuple[str, int]]
+    pieces: Sequence[Piece], features: Sequence[int], starts: Sequence[int], written: set[tuple[str, int]]
 ) -> Iterator[Columns]:
-    """Runs of columns of a shard, merged where possible; ``written`` collects (table, first column) over the shards."""
+    """Runs of columns of a shard, merged where possible.
+
+    ``starts[f]`` is the first column of feature f in the batch's pooled rows; ``written`` collects (table, first
+    column) over the shards.
+    """
     run, here = None, 0
     for piece, feature in zip(pieces, features, strict=True):
-        to, key = feature * dim + piece.col_start, (piece.table, piece.col_start)
+        to, key = starts[feature] + piece.col_start, (piece.table, piece.col_start)
         writes = key not in written
         written.add(key)
         if run is not None and run.batch + run.width == to and run.writes == writes:
@@ -52,7 +56,7 @@ def column_runs(
         yield run
 
 
-def row_splits(tables: Sequence[str], rows: Sequence[int], dim: int, pieces: Sequence[Piece]) -> list[Split]:
+def row_splits(tables: Sequence[str], rows: Sequence[int], dims: Sequence[int], pieces: Sequence[Piece]) -> list[Split]:
     """The different row cuts of tables that are not whole; every table must be tiled: by columns, then by rows."""
     splits = []
     for feature, table in enumerate(tables):
@@ -60,7 +64,7 @@ def row_splits(tables: Sequence[str], rows: Sequence[int], dim: int, pieces: Seq
         for piece in pieces:
             if piece.table == table:
                 by_columns.setdefault((piece.col_start, piece.col_end), []).append((piece.row_start, piece.row_end))
-        _check_tiling(f"table {table!r}: column", sorted(by_columns), dim)
+        _check_tiling(f"table {table!r}: column", sorted(by_columns), dims[feature])
         for ranges in by_columns.values():
             _check_tiling(f"table {table!r}: row", sorted(ranges), rows[feature])
             split = Split(feature, (0, *sorted(end for _, end in ranges)))

@@ -83,7 +83,12 @@ class ShardService:
 
 
 def shard_specs(
-    pieces: Sequence[Sequence[Piece]], rows: dict[str, int], dim: int, optimizer: str, eps: float = 1e-8
+    pieces: Sequence[Sequence[Piece]],
+    rows: dict[str, int],
+    dim: int | dict[str, int],
+    optimizer: str,
+    eps: float = 1e-8,
+    weights_precision: str = "fp32",
 ) -> list[ShardSpec]:
     """What each shard is made of."""
     return [
@@ -92,11 +97,12 @@ def shard_specs(
             shard_id=shard_id,
             pieces=tuple(own),
             table_rows=rows,
-            table_dims=dict.fromkeys(rows, dim),
+            table_dims=dict.fromkeys(rows, dim) if isinstance(dim, int) else dim,
             optimizer=optimizer,
             eps=eps,
             seed=3,
             streams=8,
+            weights_precision=weights_precision,
         )
         for shard_id, own in enumerate(pieces)
     ]

@@ -156,6 +156,15 @@ def test_settings_of_two_sections_against_each_other() -> None:
     assert "train.deterministic needs cluster.trainers=1, got 2" in problem
 
 
+def test_dlrm_refuses_tables_of_another_width_and_dcnv2_takes_them() -> None:
+    (problem,) = _problems(None, "embedding.tables.C3.dim=8")
+    assert (
+        "embedding.tables.C3.dim is 8, but the dot interaction of model.arch=dlrm needs model.embedding_dim" in problem
+    )
+    config = load_config(None, ["embedding.tables.C3.dim=8", "model.arch=dcnv2"])
+    assert config.embedding.tables["C3"].dim == 8
+
+
 def test_a_misspelt_key_is_not_reported_a_second_time_by_its_consequence() -> None:
     (problem,) = _problems(None, "model.embedding_dim=32", "model.dense_arc=[64, 32]")
     assert "unknown key model.dense_arc" in problem

@@ -101,3 +101,21 @@ def test_wrong_sizes_are_refused() -> None:
         optimizer.step(torch.zeros(32), torch.zeros(64), torch.zeros(32), 0.1)
     with pytest.raises(ValueError, match="got 31 and 80"):
         optimizer.step(torch.zeros(32), torch.zeros(80), torch.zeros(31), 0.1)
+
+
+@pytest.mark.parametrize("limit", [0.5, 1e3])
+def test_clipping_is_torchs_over_all_parameters(limit: float) -> None:
+    generator = torch.Generator().manual_seed(2)
+    parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((7, 5), (16,), (3, 2, 4))]
+    for parameter in parameters:
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+    flat = torch.cat([torch.cat([p.grad.flatten(), torch.zeros(3)]) for p in parameters if p.grad is not None])
+    before = flat.clone()
+    DenseOptimizer(DenseConfig(gradient_clipping=limit)).clip(flat)
+    torch.nn.utils.clip_grad_norm_(parameters, limit)
+    theirs = torch.cat([torch.cat([p.grad.flatten(), torch.zeros(3)]) for p in parameters if p.grad is not None])
+    torch.testing.assert_close(flat, theirs, rtol=1e-6, atol=0)
+    assert torch.equal(flat, before) == (limit == 1e3)
+    untouched = before.clone()
+    DenseOptimizer(DenseConfig()).clip(untouched)
+    assert torch.equal(untouched, before)

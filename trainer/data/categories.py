@@ -9,7 +9,7 @@ from trainer.data.schema import FeatureSchema
 
 
 def category_settings(schema: FeatureSchema, cfg: DataConfig) -> dict[str, CategoryConfig]:
-    """Settings per sparse feature: ``data.features.<name>`` where given, else ``data.categories``.
+    """Settings per sparse feature: ``data.features.<name>`` where given, else ``data.categories``; capped rows.
 
     Raises:
         ValueError: ``data.features`` names a feature that the data does not have.
@@ -20,4 +20,7 @@ def category_settings(schema: FeatureSchema, cfg: DataConfig) -> dict[str, Categ
             nearest = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean {nearest[0]!r}?" if nearest else f"it has {', '.join(names)}"
             raise ValueError(f"data.features.{name}: the data ({cfg.format}) has no sparse feature {name!r}; {hint}")
-    return {name: cfg.features.get(name, cfg.categories) for name in names}
+    chosen = {name: cfg.features.get(name, cfg.categories) for name in names}
+    if cfg.max_table_rows is None:
+        return chosen
+    return {name: own.model_copy(update={"rows": min(own.rows, cfg.max_table_rows)}) for name, own in chosen.items()}

@@ -26,14 +26,19 @@ _BY_ROWS: Final[dict[str, Callable[[int], Encoder]]] = {
     "modulo": ModuloEncoder,
 }
 
+_OTHERS = np.arange(4096, dtype=np.uint64) << np.uint64(34)
+"""Added to a value, they give others that no 32-bit category has."""
+
 _build_lock = threading.Lock()
 
 
 class FeatureEncoders:
     """One encoder per sparse feature. Picklable; the lookup table of the vocabularies is built once per process."""
 
-    def __init__(self, schema: FeatureSchema, encoders: Mapping[str, Encoder]) -> None:
-        """Takes exactly one encoder for each sparse feature of ``schema``, by name."""
+    def __init__(
+        self, schema: FeatureSchema, encoders: Mapping[str, Encoder], hotness: Mapping[str, int] | None = None
+    ) -> None:
+        """Takes exactly one encoder for each sparse feature of ``schema``, by name; ``hotness`` where it is not 1."""
         names = [spec.name for spec in schema.sparse]
         if set(encoders) != set(names):
             raise ValueError(f"encoders are for {sorted(encoders)}, sparse features are {sorted(names)}")
@@ -46,6 +51,7 @@ class FeatureEncoders:
         self._wrapped = [f for f, encoder in enumerate(listed) if isinstance(encoder, ModuloEncoder)]
         table_rows = np.array([[encoder.rows] for encoder in listed], dtype=np.uint64).reshape(-1, 1)
         self._hash_rows, self._wrap_rows = table_rows[self._hashed], table_rows[self._wrapped]
+        self._hotness = [1 if hotness is None else hotness.get(name, 1) for name in names]
         self._lookup: RowLookup | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -73,12 +79,28 @@ class FeatureEncoders:
                 row = block.line_start + at if block.row_index is None else int(block.row_index[at])
                 raise DataError(path, f"row {row + 1}: feature {name!r}: {encoder.problem(int(values[bad[0]]))}")
 
+    @property
+    def one_hot(self) -> bool:
+        """Whether one-hot data stays one-hot."""
+        return max(self._hotness, default=1) == 1
+
+    def spread(self, categories: U64) -> list[tuple[U64, I64]]:
+        """F×n one-hot categories as (n·h values, n lengths) per feature: each value, then the others it stands for."""
+        rows = categories.shape[1]
+        return [
+            ((values[:, None] + _OTHERS[:hotness]).reshape(-1), np.full(rows, hotness, dtype=np.int64))
+            for values, hotness in zip(categories, self._hotness, strict=True)
+        ]
+
     def encode(self, block: RawBlock) -> tuple[I64, I64 | None]:
         """A block as one batch: L feature-major row ids, and F·n lengths (``None`` when all features are one-hot)."""
-        if not isinstance(block.categories, list):
-            return self.encode_matrix(block.categories).reshape(-1), None
-        features = [self.encode_feature(f, values) for f, (values, _) in enumerate(block.categories)]
-        return np.concatenate(features), np.concatenate([lengths for _, lengths in block.categories])
+        categories = block.categories
+        if not isinstance(categories, list):
+            if self.one_hot:
+                return self.encode_matrix(categories).reshape(-1), None
+            categories = self.spread(categories)
+        features = [self.encode_feature(f, values) for f, (values, _) in enumerate(categories)]
+        return np.concatenate(features), np.concatenate([lengths for _, lengths in categories])
 
     def encode_matrix(self, categories: U64) -> I64:
         """Row ids of one-hot features: …×F×B (a view in any memory order) to a contiguous array of the same shape."""
@@ -129,7 +151,9 @@ def build_encoders(
         vocabularies: one for each feature with ``encoding: vocabulary`` (built or loaded).
     """
     encoders: dict[str, Encoder] = {}
+    hotness: dict[str, int] = {}
     for name, chosen in category_settings(schema, cfg).items():
+        hotness[name] = chosen.hotness
         if chosen.encoding != "vocabulary":
             encoders[name] = _BY_ROWS[chosen.encoding](chosen.rows)
         elif vocabularies is not None and name in vocabularies:
@@ -140,4 +164,4 @@ def build_encoders(
                 f"feature {name!r} is encoded by vocabulary, but {where} none for it; "
                 "`penumbra prepare --vocabulary` or training without data.vocabulary builds it"
             )
-    return FeatureEncoders(schema, encoders)
+    return FeatureEncoders(schema, encoders, hotness)

@@ -120,10 +120,13 @@ class MultiHotPart:
 
 def part_of(block: RawBlock, encoders: FeatureEncoders) -> Part:
     """A block in the layout of its categories."""
-    if not isinstance(block.categories, list):
-        return OneHotPart(encoders, block.dense, block.labels, block.categories)
+    categories = block.categories
+    if not isinstance(categories, list):
+        if encoders.one_hot:
+            return OneHotPart(encoders, block.dense, block.labels, categories)
+        categories = encoders.spread(categories)
     ids, lengths, offsets = [], [], []
-    for f, (values, counts) in enumerate(block.categories):
+    for f, (values, counts) in enumerate(categories):
         ids.append(encoders.encode_feature(f, values))
         lengths.append(counts)
         offsets.append(np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(counts))))

@@ -48,6 +48,12 @@ def test_summary_shows_quality_samples_speed_phases_and_failures() -> None:
         assert part in text, part
 
 
+def test_placement_shows_what_a_person_should_know() -> None:
+    node = NodeMemory(node="a", shard_ids=(0,), rows=1, needed_bytes=1, budget_bytes=2)
+    text = _text(placement_view(PlacementReport(tables=(), nodes=(node,), warnings=("rows are rounded",))))
+    assert text.rstrip().endswith("rows are rounded")
+
+
 def test_printed_phases_add_up() -> None:
     shares = [float(share) for share in re.findall(r"([\d.]+) %$", _text(summary_view(SUMMARY)), re.MULTILINE)]
     assert len(shares) == 7

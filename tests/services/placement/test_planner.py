@@ -33,10 +33,16 @@ def _kaggle() -> list[TableSpec]:
 def _check_every_row_once(placement: Placement, tables: Sequence[TableSpec]) -> None:
     order = {table.name: index for index, table in enumerate(tables)}
     for pieces in placement.pieces.values():
-        keys = [(order[piece.table], piece.row_start) for piece in pieces]
+        keys = [(order[piece.table], piece.row_start, piece.col_start) for piece in pieces]
         assert keys == sorted(keys)
     for table in tables:
         mine = sorted(piece for pieces in placement.pieces.values() for piece in pieces if piece.table == table.name)
+        if placement.sharding[table.name] == "column_wise":
+            assert len(mine) > 1
+            assert [piece.col_start for piece in mine] == [0, *(piece.col_end for piece in mine[:-1])]
+            assert mine[-1].col_end == table.dim
+            assert all((piece.row_start, piece.row_end) == (0, table.rows) for piece in mine)
+            continue
         assert [piece.row_start for piece in mine] == [0, *(piece.row_end for piece in mine[:-1])]
         assert mine[-1].row_end == table.rows
         assert all((piece.col_start, piece.col_end) == (0, table.dim) for piece in mine)
@@ -62,7 +68,7 @@ def _check_within_budget(placement: Placement, shards_per_node: Sequence[int], o
     plenty=st.lists(st.floats(0.2, 3.0), min_size=3, max_size=3),
     equal_budgets=st.booleans(),
     optimizer=st.sampled_from(["exact_sgd", "exact_adagrad", "exact_row_wise_adagrad"]),
-    sharding=st.sampled_from(["auto", "table_wise", "row_wise"]),
+    sharding=st.sampled_from(["auto", "table_wise", "row_wise", "column_wise"]),
 )
 @settings(max_examples=150, deadline=None)
 def test_every_row_is_placed_once_within_budget_or_the_plan_is_refused(
@@ -239,3 +245,60 @@ def test_equal_between_processes_and_silent() -> None:
     assert first.startswith("Placement(") and first.count("\n") == 1
     assert "row_wise" in first
     assert [stdout for stdout, _ in outputs] == [first] * 3
+
+
+def _columns(placement: Placement, table: str) -> list[tuple[int, int]]:
+    owned = [piece for pieces in placement.pieces.values() for piece in pieces if piece.table == table]
+    assert {(piece.row_start, piece.row_end) for piece in owned} == {(0, 1_000)}
+    return sorted((piece.col_start, piece.col_end) for piece in owned)
+
+
+def test_columns_are_cut_as_asked_and_spread_over_the_shards() -> None:
+    tables = [TableSpec("a", 1_000, 16), TableSpec("b", 1_000, 24), TableSpec("c", 1_000, 4), TableSpec("d", 1_000, 8)]
+    embedding = EmbeddingConfig.model_validate(
+        {"sharding": "column_wise", "tables": {"b": {"min_partition": 8}, "d": {"sharding": "table_wise"}}}
+    )
+    placement = plan_placement(tables, embedding, [2, 2], [_GIB, _GIB])
+    assert placement.sharding == {"a": "column_wise", "b": "column_wise", "c": "table_wise", "d": "table_wise"}
+    assert _columns(placement, "a") == [(0, 4), (4, 8), (8, 12), (12, 16)]  # as many pieces as shards
+    assert _columns(placement, "b") == [(0, 8), (8, 16), (16, 24)]
+    owned = [sum(piece.dim for piece in pieces) for pieces in placement.pieces.values()]
+    assert sum(owned) == 16 + 24 + 4 + 8
+    assert max(owned) - min(owned) <= 8
+
+
+@pytest.mark.parametrize(("dim", "min_partition", "width"), [(48, 20, 24), (40, 4, 4), (64, None, 32), (48, 48, 48)])
+def test_a_piece_has_min_partition_columns_or_the_next_divisor(dim: int, min_partition: int | None, width: int) -> None:
+    """TorchRec's own rule; without the setting a third of the table each for three shards, or the next divisor."""
+    embedding = EmbeddingConfig.model_validate({"sharding": "column_wise", "min_partition": min_partition})
+    placement = plan_placement([TableSpec("a", 1_000, dim)], embedding, [3], [_GIB])
+    assert _columns(placement, "a") == [(start, start + width) for start in range(0, dim, width)]
+
+
+def test_the_estimate_of_column_pieces_counts_a_state_and_a_counter_per_row_and_piece() -> None:
+    embedding = EmbeddingConfig(sharding="column_wise", min_partition=4)
+    placement = plan_placement([TableSpec("a", 1_000, 16)], embedding, [2], [_GIB])
+    cost = placement.memory.tables["a"]
+    assert (cost.weights_bytes, cost.optimizer_bytes, cost.counters_bytes) == (64_000, 16_000, 16_000)
+    assert placement.memory.total_bytes == cost.total_bytes
+    with pytest.raises(PlacementError, match=r"need 93\.75 KiB \(96000 bytes\)"):
+        plan_placement([TableSpec("a", 1_000, 16)], embedding, [2], [95_999])
+
+
+def test_columns_that_cannot_be_cut_are_refused_where_asked_for_by_name() -> None:
+    embedding = EmbeddingConfig.model_validate({"tables": {"a": {"sharding": "column_wise", "min_partition": 12}}})
+    with pytest.raises(
+        PlacementError, match=r"embedding\.tables\.a\.sharding=column_wise: 16 columns .* of 12 or more"
+    ):
+        plan_placement([TableSpec("a", 1_000, 16)], embedding, [2], [_GIB])
+
+
+def test_fp16_rows_halve_the_weights() -> None:
+    wide, narrow = (
+        plan_placement(_kaggle(), EmbeddingConfig.model_validate({"weights_precision": kind}), [2], [4 * _GIB]).memory
+        for kind in ("fp32", "fp16")
+    )
+    assert narrow.nodes[0].weights_bytes * 2 == wide.nodes[0].weights_bytes
+    assert narrow.nodes[0].optimizer_bytes == wide.nodes[0].optimizer_bytes
+    with pytest.raises(PlacementError, match=r"embedding\.weights_precision=fp16"):
+        plan_placement(_kaggle(), _AUTO, [1], [_GIB])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator
 
@@ -179,6 +180,34 @@ def test_a_gradient_of_another_shape_is_refused(keeper: str) -> None:
         with pytest.raises(ValueError, match=r"gradient is .*, expected \(16, 24\)"):
             core.push(0, 1, wrong, ids, offsets, RATE)
     assert _same(core.memory, before)
+
+
+def test_weights_must_be_as_many_as_ids(keeper: str) -> None:
+    core = ShardCore.create(keeper, _SHARD, shard_spec("exact_adagrad"))
+    grad, ids, offsets = random_push(1)
+    before = _contents(core.memory)
+    for call in (lambda w: core.lookup(ids, offsets, w), lambda w: core.push(0, 1, grad, ids, offsets, RATE, w)):
+        with pytest.raises(ValueError, match="per-sample weights for"):
+            call(torch.ones(ids.numel() - 1))
+    assert _same(core.memory, before)
+
+
+def test_fp16_rows_start_as_the_rounded_ones_and_survive_their_shard(keeper: str) -> None:
+    spec = dataclasses.replace(shard_spec("exact_row_wise_adagrad"), weights_precision="fp16")
+    core = ShardCore.create(keeper, _SHARD, spec)
+    site = torch.from_numpy(initial_rows(11, "site", 90, 8, 0, 90))
+    assert torch.equal(core.memory.weights[: 90 * 8].view(90, 8), site.half())
+    pooled = core.lookup(*random_push(1)[1:])
+    assert pooled.dtype == torch.float32
+    core.push(0, 1, *random_push(1), RATE)
+    before = _contents(core.memory)
+    adopted, marked = ShardCore.adopt(keeper, _SHARD._replace(generation=2))
+    assert marked is None
+    assert adopted.memory.spec == spec
+    assert adopted.memory.weights.dtype == torch.float16
+    assert _same(adopted.memory, before)
+    assert adopted.push(0, 2, *random_push(2), RATE)
+    assert not _same(adopted.memory, before)
 
 
 def test_one_id_everywhere_needs_no_offsets(keeper: str) -> None:

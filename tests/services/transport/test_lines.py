@@ -15,7 +15,7 @@ from checkpoint.row_init import initial_rows
 from services.identity import Address, StaleGenerationError
 from services.shard.tbe import IdRangeError
 from services.transport.client import ShardedEmbeddingClient, ShardUnavailableError
-from services.transport.messages import Sender
+from services.transport.messages import Sender, narrow_ids
 from services.transport.routing import RoutedIds, Router, order_pieces
 from services.transport.shard_client import LineSpec, ObjectLine, ShardLine, ShardTarget, SlabLine
 from services.transport.slab import create_slab
@@ -336,3 +336,76 @@ def test_a_shard_that_dies_is_named_to_the_trainer(loaded: ShardService, transpo
         client.pooled(following, out)
     assert death.value.shard == Address("shard", 7, 1)
     assert client.take_acknowledged() == []
+
+
+def _distinct(size: int = 16) -> Batch:
+    """Each sample another row of ``site`` and ``user``."""
+    ids = torch.cat([torch.arange(size), torch.arange(size), torch.arange(size) % 3])
+    return Batch(torch.zeros(size, 0), torch.zeros(size), ids, None, spans=())
+
+
+@pytest.mark.parametrize("transport", ["slab", "object"])
+def test_small_gradients_survive_an_fp16_wire_and_large_ones_stay_finite(loaded: ShardService, transport: str) -> None:
+    """3e-6 has six significant bits in FP16; scaled by the batch size it has ten."""
+    client, batch = _client(loaded, transport, wire="fp16"), _distinct()
+    ticket, pooled = client.lookup(batch), torch.empty(16, 3, _DIM)
+    client.pooled(ticket, pooled)
+    before = torch.from_numpy(_rows(loaded)[0])[: 16 * _DIM].view(16, _DIM)
+    torch.testing.assert_close(pooled[:, 0], before, rtol=2**-11, atol=1e-6)
+    grad = torch.rand(16, 3, _DIM, generator=torch.Generator().manual_seed(1)) * 2e-6 + 3e-6
+    expected = 1e4 * grad[:, 0].clone()
+    client.push(ticket, grad, 1e4, None)
+    client.flush()
+    after = torch.from_numpy(_rows(loaded)[0])[: 16 * _DIM].view(16, _DIM)
+    torch.testing.assert_close(before - after, expected, rtol=1e-3, atol=0)
+
+    ticket = client.lookup(batch)
+    client.pooled(ticket, pooled)
+    client.push(ticket, torch.full((16, 3, _DIM), 1e6), _RATE, None)
+    client.flush()
+    assert all(np.isfinite(rows).all() for rows in _rows(loaded))
+
+
+def test_object_ids_travel_in_32_bits_unless_one_does_not_fit() -> None:
+    ids = torch.tensor([0, 5, 2**31 - 1])
+    assert narrow_ids(ids).dtype == torch.int32
+    assert torch.equal(narrow_ids(ids).long(), ids)
+    assert narrow_ids(torch.empty(0, dtype=torch.int64)).numel() == 0
+    for bad in (-1, 2**31, 2**40):  # 2**40 would become 0
+        assert torch.equal(narrow_ids(torch.tensor([1, bad])), torch.tensor([1, bad]))
+
+
+def test_slabs_have_room_for_weights_only_once_weights_come(loaded: ShardService) -> None:
+    line = _line(loaded, "slab", loaded.next_trainer())
+    plain = line.request(_ids(0, 1, 2, 3), 2)
+    assert not plain.slot.holds_weights and plain.slot.weights is None
+    line.release(plain)
+    weights = torch.tensor([0.5, 1.0, 2.0, 4.0])
+    weighted = line.request(RoutedIds([torch.tensor([0, 1, 2, 3])], None, 4, [weights]), 2)
+    assert torch.equal(weighted.slot.weights, weights)
+    line.release(weighted)
+    again = line.request(_ids(0, 1, 2, 3), 2)  # the same slot, for a batch without weights
+    assert again.slot.holds_weights and again.slot.weights is None
+
+
+@pytest.mark.parametrize("transport", ["slab", "object"])
+def test_weighted_rows_are_torchs_weighted_bags(loaded: ShardService, transport: str) -> None:
+    client, batch = _client(loaded, transport), _batch(5, most=3)
+    batch.weights = torch.rand(batch.values.numel(), generator=torch.Generator().manual_seed(3)) * 2
+    offsets, columns = batch.offsets(len(_ROWS)), []
+    for feature, table in enumerate(_whole_tables()):
+        own = offsets[feature * 16 : (feature + 1) * 16 + 1]
+        columns.append(
+            torch.nn.functional.embedding_bag(
+                batch.values[own[0] : own[-1]],
+                table,
+                own - own[0],
+                mode="sum",
+                include_last_offset=True,
+                per_sample_weights=batch.weights[own[0] : own[-1]],
+            )
+        )
+    torch.testing.assert_close(_pooled(client, batch), torch.stack(columns, dim=1), rtol=0, atol=1e-6)
+    batch.weights = batch.weights[1:]
+    with pytest.raises(ValueError, match=r"the batch has \d+ ids, but \d+ weights"):
+        client.lookup(batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 import torch
@@ -89,6 +89,56 @@ def test_every_id_reaches_the_piece_that_owns_it(case: _Case) -> None:
                 expected += [row - piece.row_start for row in bag if piece.row_start <= row < piece.row_end]
                 edges.append(len(expected))
         assert (ids, offsets) == (expected, edges)
+
+
+@given(_cases())
+@settings(deadline=None)
+def test_every_weight_goes_with_its_id(case: _Case) -> None:
+    batch = case.batch
+    batch.weights = torch.arange(batch.values.numel()).float() + 0.5
+    numbers = iter(batch.weights.tolist())
+    pairs = {
+        table: [(row, next(numbers)) for bag in bags for row in bag]
+        for table, bags in zip(case.rows, case.bags, strict=True)
+    }
+    for pieces, routed in zip(case.shards, case.router.route(batch), strict=True):
+        if not pieces:
+            continue
+        ids, weights = torch.empty(routed.count, dtype=torch.int64), torch.empty(routed.count)
+        routed.write(ids, torch.empty(len(pieces) * batch.size + 1, dtype=torch.int64), weights)
+        expected = [
+            (row - piece.row_start, weight)
+            for piece in pieces
+            for row, weight in pairs[piece.table]
+            if piece.row_start <= row < piece.row_end
+        ]
+        assert list(zip(ids.tolist(), weights.tolist(), strict=True)) == expected
+
+
+@given(st.data())
+@settings(deadline=None)
+def test_columns_of_tables_of_several_widths_come_back_where_they_were(data: st.DataObject) -> None:
+    dims = {f"t{index}": data.draw(st.sampled_from([4, 8, 20])) for index in range(data.draw(st.integers(1, 5)))}
+    shards: list[list[Piece]] = [[] for _ in range(data.draw(st.integers(1, 3)))]
+    for table, dim in dims.items():
+        for columns in pairwise(data.draw(st.sampled_from([(0, dim), (0, 4, dim) if dim > 4 else (0, dim)]))):
+            data.draw(st.sampled_from(shards)).append(Piece(table, 0, 10, *columns))
+    rows = dict.fromkeys(dims, 10)
+    router = Router(list(dims), rows, dims, [order_pieces(pieces, list(dims), rows) for pieces in shards])
+    grad = torch.randn(3, sum(dims.values()))
+    if len(set(dims.values())) == 1:
+        grad = grad.view(3, len(dims), -1)
+    back, starts = torch.full_like(grad, torch.nan), dict(zip(dims, accumulate([0, *dims.values()]), strict=False))
+    for shard_id, route in enumerate(router.routes):
+        out = torch.empty(3, route.total_dim)
+        router.scatter(shard_id, grad, out)
+        expected = [
+            grad.flatten(1)[:, starts[piece.table] + piece.col_start : starts[piece.table] + piece.col_end]
+            for piece in route.pieces
+        ]
+        assert torch.equal(out, torch.cat([grad.flatten(1)[:, :0], *expected], 1))
+        router.gather(shard_id, out, back)
+    assert torch.equal(back, grad)
 
 
 @given(_cases(), st.sampled_from([torch.float32, torch.bfloat16]))

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.config import CategoryConfig, DataConfig
+from trainer.data.assembler import BatchAssembler
 from trainer.data.block import MISSING, RESERVED, RawBlock
 from trainer.data.dataset import open_dataset
 from trainer.data.encoder import FeatureEncoders, build_encoders
@@ -19,6 +20,7 @@ from trainer.data.errors import DataError
 from trainer.data.hashing import HashEncoder, mix64, text_value
 from trainer.data.lookup import RowLookup
 from trainer.data.schema import FeatureSchema, FeatureSpec
+from trainer.data.split import Lease, Split
 from trainer.data.synth import synthesize
 from trainer.data.vocabulary import VocabularyEncoder, load_vocabularies, save_vocabularies
 from trainer.data.vocabulary_build import ValueCounter, build_vocabularies
@@ -191,3 +193,33 @@ def test_multi_hot_block_is_encoded_feature_major() -> None:
     values, lengths = encoders.encode(block)
     assert lengths is not None and lengths.tolist() == [2, 0, 1, 1, 1, 1]
     assert values.tolist() == [2, 1, 0, *HashEncoder(10).encode(users[0])]
+
+
+def test_hotness_makes_one_hot_data_multi_hot_the_same_way_each_time() -> None:
+    schema = FeatureSchema((), (FeatureSpec("a", False), FeatureSpec("b", False)))
+    cfg = DataConfig.model_validate({"categories": {"rows": 1_000}, "features": {"b": {"hotness": 5}}})
+    encoders = build_encoders(schema, cfg)
+    assert not encoders.one_hot
+    categories = np.array([[7, 8, 7, MISSING], [1, 2, 1, 1]], dtype=np.uint64)
+    block = RawBlock(np.zeros((4, 0), np.float32), np.zeros(4, np.float32), categories, 0, 4)
+    values, lengths = encoders.encode(block)
+    assert lengths is not None
+    assert lengths.tolist() == [1] * 4 + [5] * 4
+    plain, no_lengths = build_encoders(schema, DataConfig.model_validate({"categories": {"rows": 1_000}})).encode(block)
+    assert no_lengths is None
+    assert values[:4].tolist() == plain[:4].tolist()
+    bags = values[4:].reshape(4, 5)
+    assert bags[:, 0].tolist() == plain[4:].tolist()  # a value keeps its own row
+    assert np.array_equal(bags[0], bags[2]) and np.array_equal(bags[0], bags[3])
+    assert len({*bags[0], *bags[1]}) > 7
+    (batch,) = BatchAssembler(encoders, 4).add(Lease(1, Split("x", 0, 4), 0, "train", ((0, 4),)), block)
+    assert batch.values.tolist() == values.tolist()
+    assert batch.lengths is not None and batch.lengths.tolist() == lengths.tolist()
+
+
+def test_hotness_and_the_row_cap_are_checked_and_applied() -> None:
+    with pytest.raises(ValueError, match="hotness=3 needs encoding=hash or modulo, got vocabulary"):
+        CategoryConfig(hotness=3, encoding="vocabulary")
+    schema = FeatureSchema((), (FeatureSpec("a", False), FeatureSpec("b", False)))
+    cfg = DataConfig.model_validate({"features": {"b": {"rows": 50}}, "max_table_rows": 900})
+    assert build_encoders(schema, cfg).rows == {"a": 900, "b": 50}
