@@ -13,6 +13,7 @@ from services.cli.errors import USAGE, report_error
 from services.cli.plan import plan
 from services.cli.prepare import prepare
 from services.cli.report import report
+from services.cli.submit import submit
 from services.cli.synth import synth
 from services.cli.train import train
 from services.cli.version import show_version
@@ -25,7 +26,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _command in (demo, train, prepare, plan, synth, report, doctor):
+for _command in (demo, train, prepare, plan, synth, report, submit, doctor):
     app.command()(_command)
 
 

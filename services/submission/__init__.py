@@ -1,0 +1,1 @@
+"""Submitting a run to a Ray cluster's job server."""
