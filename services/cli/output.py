@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 from rich.console import Console, RenderableType
 
+_PIPE_WIDTH = 110
+
 
 @contextlib.contextmanager
 def stdout_to_stderr() -> Iterator[None]:
@@ -29,4 +31,5 @@ def show(view: RenderableType, json_text: str, *, as_json: bool) -> None:
     if as_json:
         print(json_text)
     else:
-        Console(file=sys.stdout, highlight=False).print(view)
+        width = None if sys.stdout.isatty() else _PIPE_WIDTH  # rich would take 80 columns and cut tables short
+        Console(file=sys.stdout, highlight=False, width=width).print(view)
