@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -36,6 +37,7 @@ class JobClient:
     """Ray's job server, reached at ``address`` (the dashboard's URL or a cluster address; ``None``: Ray's defaults)."""
 
     def __init__(self, address: str | None) -> None:
+        _use_token()
         from ray.job_submission import JobSubmissionClient
 
         self._client: Any = JobSubmissionClient(address)
@@ -72,3 +74,13 @@ class JobClient:
         with contextlib.suppress(RuntimeError):  # the log ends with the job
             async for text in self._client.tail_job_logs(submission_id):
                 write(text)
+
+
+def _use_token() -> None:
+    """Send the cluster's token where there is one, as ``ray.init`` does; the job client alone would not.
+
+    See Ray's page on token authentication; whoever sets ``RAY_AUTH_MODE`` decides for themselves.
+    """
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    if "RAY_AUTH_MODE" not in os.environ and ("RAY_AUTH_TOKEN" in os.environ or path.exists()):
+        os.environ["RAY_AUTH_MODE"] = "token"  # read when Ray is imported
