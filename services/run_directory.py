@@ -13,7 +13,7 @@ from services.config import RunConfig
 _MAX_KEPT = 10_000
 
 
-class RunInUseError(RuntimeError):
+class RunInUseError(ValueError):
     """Another command is running a run of the same name in the same place."""
 
 
