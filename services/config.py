@@ -23,7 +23,6 @@ class ClusterConfig(Settings):
     address: str | None = None
     trainers: Annotated[int, Field(ge=1, le=1024)] = 1
     shards: Annotated[int, Field(ge=1, le=1024)] = 1
-    sync_servers: Annotated[int, Field(ge=1, le=1)] = 1
     transport: Literal["auto", "slab", "object"] = "auto"
     wire: Literal["fp32", "bf16", "fp16"] = "fp32"
     memory_budget_bytes: Annotated[int, Field(ge=1)] | None = None

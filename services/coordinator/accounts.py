@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trainer.data.block import RejectedLine
+from trainer.data.rejections import list_first
 from trainer.ledger import BadBatch, Report
 from trainer.metrics import EvalAccumulator, EvalMetrics, ProgressiveLoss
 
@@ -94,14 +95,9 @@ class Accounts:
     def check_lines(self) -> None:
         """Raise ``TooManyBadError`` when there are more bad lines than allowed."""
         if len(self.bad_lines) > self.max_bad_lines:
-            first = sorted(self.bad_lines.values(), key=lambda line: (line.path, line.line))[:_LISTED]
-            listed = "\n  ".join(
-                f"{line.path}:{line.line}: {line.column}: found {line.found}, expected {line.expected}"
-                for line in first
-            )
             raise TooManyBadError(
                 f"{len(self.bad_lines)} input lines were rejected, data.max_bad_lines allows {self.max_bad_lines} of "
-                f"this run's rows; the first:\n  {listed}"
+                f"this run's rows; the first:{list_first(self.bad_lines.values())}"
             )
 
     def stage_ended(self, purpose: str) -> EvalAccumulator | None:

@@ -18,7 +18,6 @@ class Death:
     entry: Entry
     cause: str
     detect_s: float
-    hung: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class Supervisor:
         for entry in self._directory.silent(time.monotonic(), self._timeout_s):
             if entry.address not in dead:
                 since_s = self._since_heartbeat(entry)
-                deaths.append(Death(entry, f"no heartbeat for {since_s:.1f} s", since_s, hung=True))
+                deaths.append(Death(entry, f"no heartbeat for {since_s:.1f} s", since_s))
         return deaths, finished
 
     def _since_heartbeat(self, entry: Entry) -> float:

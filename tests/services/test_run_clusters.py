@@ -139,6 +139,34 @@ def test_actors_leave_a_cluster_that_outlives_their_killed_driver(
     assert events(tmp_path, "ended")[0]["state"] == "CANCELLED"
 
 
+def test_a_coordinator_that_nobody_uses_any_more_ends_itself(
+    tmp_path: Path, cluster: Callable[[int, int], Any]
+) -> None:
+    one = cluster(1, 4)
+    config = settings(
+        tmp_path,
+        click_log(tmp_path / "clicks.tsv", 100_000),
+        train={"batch_size": 8},
+        cluster={"address": one.address, "trainers": 1, "shards": 1},
+        failure={"heartbeat_s": 0.5, "heartbeat_timeout_s": 3.0, "lease_s": 6.0},
+    )
+    train = Command(tmp_path, config)
+    train.until_training()
+    (coordinator,) = role_processes(os.getpid(), "Coordinator")
+    train.process.kill()
+    assert train.end()[0] == -signal.SIGKILL
+    os.kill(coordinator.pid, signal.SIGKILL)
+    print("injected faults: 1 SIGKILL of the driver, 1 of the coordinator")
+    wait_until(
+        lambda: coordinator.pid not in [process.pid for process in role_processes(os.getpid(), "Coordinator")],
+        20,
+        "the coordinator is dead",
+    )
+    # Ray starts it again, empty; it may not wait for ever for a run that nobody will give it.
+    wait_until(lambda: len(role_processes(os.getpid(), "Coordinator")) == 1, 30, "Ray restarts it")
+    wait_until(lambda: not role_processes(os.getpid()), 90, "everybody leaves")
+
+
 def test_a_second_run_on_the_same_cluster_starts_where_the_first_ended(
     tmp_path: Path, cluster: Callable[[int, int], Any]
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from trainer.data.block import RejectedLine
@@ -24,8 +24,13 @@ def too_many(lines: Sequence[RejectedLine], rejected: int, allowed: int, rows: i
         allowed: how many there may be.
         rows: of the whole data.
     """
-    first = sorted(lines, key=lambda line: (line.path, line.line))[:LISTED]
-    listed = "\n  ".join(f"{x.path}:{x.line}: {x.column}: found {x.found}, expected {x.expected}" for x in first)
     return (
-        f"{rejected} input lines were rejected, max_bad_lines allows {allowed} of {rows} rows; the first:\n  {listed}"
+        f"{rejected} input lines were rejected, max_bad_lines allows {allowed} of {rows} rows; the first:"
+        f"{list_first(lines)}"
     )
+
+
+def list_first(lines: Iterable[RejectedLine]) -> str:
+    """The first ten by file and line, each on an indented line of its own."""
+    first = sorted(lines, key=lambda line: (line.path, line.line))[:LISTED]
+    return "".join(f"\n  {x.path}:{x.line}: {x.column}: found {x.found}, expected {x.expected}" for x in first)
