@@ -27,7 +27,7 @@ from services.identity import Address
 from services.placement_report import PlacementReport
 from services.progress import Progress
 from services.summary import Failure, State
-from services.transport.client import ShardUnavailableError
+from services.transport.errors import ShardUnavailableError
 from trainer.data.block import RejectedLine
 from trainer.data.split import Lease
 from trainer.ledger import Report

@@ -17,7 +17,7 @@ from services.memory.process import identify
 
 if TYPE_CHECKING:
     from services.shard.memory import MarkedUpdate, ShardSpec
-    from services.transport.messages import Array, ObjectLookup, ObjectPush, Sender, SlabLookup, SlabPush
+    from services.transport.messages import Array, ObjectLookup, ObjectPush, Sender
 
 
 @ray.remote(max_restarts=0, concurrency_groups={"watch": 1})
@@ -47,12 +47,11 @@ class EmbeddingShard:
         """Map a slab that ``trainer`` made for this shard."""
         self._server.attach_slab(trainer, slab_id, name)
 
-    def step(self, sender: Sender, push: SlabPush | None, lookup: SlabLookup | None) -> None:
-        """Apply the push, then answer the lookup, both in slab slots."""
-        self._server.step(sender, push, lookup)
-
     def step_objects(self, sender: Sender, push: ObjectPush | None, lookup: ObjectLookup | None) -> Array | None:
-        """The same with arrays that travel through Ray's object store; returns the pooled rows B×ΣD."""
+        """Apply the push, then answer the lookup; arrays travel through Ray's object store.
+
+        Returns the pooled rows B×ΣD. Slab requests do not come this way but by the doorbell.
+        """
         return self._server.step_objects(sender, push, lookup)
 
     def read_rows(self) -> dict[str, Array]:

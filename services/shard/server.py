@@ -1,6 +1,8 @@
-"""What the shard actor serves: slab and object requests of many trainer threads, with generations checked."""
+"""What a shard serves: slab and object requests of many trainer threads, with generations checked."""
 
 from __future__ import annotations
+
+import threading
 
 import torch
 from torch import Tensor
@@ -8,6 +10,7 @@ from torch import Tensor
 from services.identity import Address, StaleGenerationError
 from services.memory.region import Region
 from services.shard.core import ShardCore
+from services.shard.doorbell_server import DoorbellServer
 from services.shard.memory import MarkedUpdate, ShardSpec
 from services.transport.messages import (
     WIRE,
@@ -25,79 +28,93 @@ from services.transport.slab import SlabSlot, slots_of
 
 
 class ShardServer:
-    """One shard's requests. Not thread-safe: the actor calls it from one thread."""
+    """One shard's requests, one at a time: slab requests come by the doorbell's thread, all others by the actor's."""
 
     def __init__(self, address: Address, keeper: str) -> None:
-        """Idle until ``load`` or ``adopt`` gives it rows."""
+        """Listen, but refuse lookups until ``load`` or ``adopt`` gives it rows."""
         torch.set_num_threads(1)  # two have cost 50× in fbgemm's backward (DESIGN trap 3)
         self._address, self._keeper = address, keeper
         self._core: ShardCore | None = None
         self._trainers: dict[int, int] = {}
         self._slots: dict[tuple[int, int, int], list[SlabSlot]] = {}
+        self._turn = threading.Lock()
+        DoorbellServer(keeper, address, self.step)
 
     def load(self, spec: ShardSpec) -> None:
         """Create and initialize the rows."""
-        self._core = ShardCore.create(self._keeper, self._address, spec)
+        core = ShardCore.create(self._keeper, self._address, spec)
+        with self._turn:
+            self._core = core
 
     def adopt(self) -> MarkedUpdate | None:
         """Take over the memory of the dead former generation; tells which update it died in, if any."""
-        self._core, marked = ShardCore.adopt(self._keeper, self._address)
+        core, marked = ShardCore.adopt(self._keeper, self._address)
+        with self._turn:
+            self._core = core
         return marked
 
     def attach_slab(self, trainer: Address, slab_id: int, name: str) -> None:
         """Map a slab that ``trainer`` made for this shard."""
         trainer = Address(*trainer)
-        self._admit(trainer.index, trainer.generation)
-        region = Region.open(self._keeper, name)
-        if region.generation != trainer.generation:
-            raise StaleGenerationError.between(f"slab {name}", region.generation, trainer.generation)
-        self._slots[trainer.index, trainer.generation, slab_id] = slots_of(region)
+        with self._turn:
+            self._admit(trainer.index, trainer.generation)
+            region = Region.open(self._keeper, name)
+            if region.generation != trainer.generation:
+                raise StaleGenerationError.between(f"slab {name}", region.generation, trainer.generation)
+            self._slots[trainer.index, trainer.generation, slab_id] = slots_of(region)
 
     def step(self, sender: Sender, push: SlabPush | None, lookup: SlabLookup | None) -> None:
         """Apply the push, then answer the lookup, both in slab slots."""
-        sender = Sender(*sender)
-        self._check(sender)
-        if push is not None:
-            push = SlabPush(*push)
-            slot = self._slot(sender, push.slab_id, push.slot)
-            self._push(
-                sender.stream, push.sequence, slot.rows, slot.ids, self._offsets(slot), push.learning_rate, slot.weights
-            )
-        if lookup is not None:
-            slot = self._slot(sender, *lookup)
-            slot.rows.copy_(self._running.lookup(slot.ids, self._offsets(slot), slot.weights))
+        with self._turn:
+            self._check(sender)
+            if push is not None:
+                slot = self._slot(sender, push.slab_id, push.slot)
+                self._push(
+                    sender.stream,
+                    push.sequence,
+                    slot.rows,
+                    slot.ids,
+                    self._offsets(slot),
+                    push.learning_rate,
+                    slot.weights,
+                )
+            if lookup is not None:
+                slot = self._slot(sender, *lookup)
+                slot.rows.copy_(self._running.lookup(slot.ids, self._offsets(slot), slot.weights))
 
     def step_objects(self, sender: Sender, push: ObjectPush | None, lookup: ObjectLookup | None) -> Array | None:
         """The same with arrays that travel through Ray's object store; returns the pooled rows B×ΣD."""
         sender = Sender(*sender)
-        self._check(sender)
-        core = self._running
-        if push is not None:
-            push = ObjectPush(*push)
-            offsets = core.unit_offsets(push.batch) if push.offsets is None else to_tensor(push.offsets)
-            self._push(
-                sender.stream,
-                push.sequence,
-                to_tensor(push.grad),
-                to_tensor(push.ids).long(),
-                offsets,
-                push.learning_rate,
-                None if push.weights is None else to_tensor(push.weights),
-            )
-        if lookup is None:
-            return None
-        lookup = ObjectLookup(*lookup)
-        offsets = core.unit_offsets(lookup.batch) if lookup.offsets is None else to_tensor(lookup.offsets)
-        weights = None if lookup.weights is None else to_tensor(lookup.weights)
-        return to_array(core.lookup(to_tensor(lookup.ids).long(), offsets, weights).to(WIRE[lookup.wire]))
+        with self._turn:
+            self._check(sender)
+            core = self._running
+            if push is not None:
+                push = ObjectPush(*push)
+                offsets = core.unit_offsets(push.batch) if push.offsets is None else to_tensor(push.offsets)
+                self._push(
+                    sender.stream,
+                    push.sequence,
+                    to_tensor(push.grad),
+                    to_tensor(push.ids).long(),
+                    offsets,
+                    push.learning_rate,
+                    None if push.weights is None else to_tensor(push.weights),
+                )
+            if lookup is None:
+                return None
+            lookup = ObjectLookup(*lookup)
+            offsets = core.unit_offsets(lookup.batch) if lookup.offsets is None else to_tensor(lookup.offsets)
+            weights = None if lookup.weights is None else to_tensor(lookup.weights)
+            return to_array(core.lookup(to_tensor(lookup.ids).long(), offsets, weights).to(WIRE[lookup.wire]))
 
     def read_rows(self) -> dict[str, Array]:
         """Copies of the flat weights and optimizer state, in piece order (for tests and exports of small models)."""
-        memory = self._running.memory
-        rows = {"weights": memory.weights.numpy().copy()}
-        if memory.momentum is not None:
-            rows["momentum1"] = memory.momentum.numpy().copy()
-        return rows
+        with self._turn:
+            memory = self._running.memory
+            rows = {"weights": memory.weights.numpy().copy()}
+            if memory.momentum is not None:
+                rows["momentum1"] = memory.momentum.numpy().copy()
+            return rows
 
     def last_applied(self, stream: int) -> int:
         """Number of the last push of ``stream`` that was applied."""

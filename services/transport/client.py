@@ -1,4 +1,4 @@
-"""``EmbeddingClient`` of one worker thread over all shards: one small actor call per shard and step."""
+"""``EmbeddingClient`` of one worker thread over all shards: one small message per shard and step."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import ray
 import torch
-from ray.exceptions import ActorUnavailableError, RayActorError
 from torch import Tensor
 
 from services.identity import Address
@@ -24,17 +22,6 @@ _FP16_MAX = torch.finfo(torch.float16).max
 
 POOLED_TYPE = {**WIRE, "fp16": torch.float32}
 """Type of the pooled rows a trainer computes with: FP16 gradients would lose digits before they can be scaled."""
-
-
-class ShardUnavailableError(RuntimeError):
-    """A shard died or cannot be reached; what was in flight to it was not acknowledged."""
-
-    def __init__(self, shard: Address, cause: str) -> None:
-        super().__init__(f"{shard} is unavailable: {cause}")
-        self.shard, self.cause = shard, cause
-
-    def __reduce__(self) -> tuple[type[ShardUnavailableError], tuple[Address, str]]:
-        return type(self), (self.shard, self.cause)
 
 
 @dataclass(slots=True)
@@ -179,15 +166,4 @@ class ShardedEmbeddingClient:
         self._acknowledged.append(ticket.batch)
 
     def _wait(self, calls: list[Any]) -> list[Any]:
-        try:
-            results: list[Any] = ray.get(calls)
-            return results
-        except (RayActorError, ActorUnavailableError) as error:
-            for target, call in zip(self._targets, calls, strict=True):
-                try:
-                    ray.get(call, timeout=0)
-                except (RayActorError, ActorUnavailableError) as own:
-                    raise ShardUnavailableError(target.address, type(own).__name__) from error
-                except Exception:
-                    continue
-            raise
+        return [line.wait(call) for line, call in zip(self._lines, calls, strict=True)]

@@ -1,13 +1,17 @@
-"""One worker thread's line to one shard: shared-memory slabs on the same node, Ray objects across nodes."""
+"""One worker thread's line to one shard: slabs and a doorbell on the same node, Ray objects across nodes."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
+import ray
 import torch
+from ray.exceptions import ActorUnavailableError, RayActorError
 from torch import Tensor
 
 from services.identity import Address
+from services.transport.doorbell import Doorbell
+from services.transport.errors import ShardUnavailableError
 from services.transport.messages import (
     WIRE,
     Array,
@@ -57,10 +61,17 @@ class ShardLine(Protocol):
         """Claim a request and write the ids into it."""
 
     def send(self, push: Any | None, sequence: int, learning_rate: float, lookup: Any | None) -> Any:
-        """One actor call: apply ``push``, then answer ``lookup``. Returns its object reference."""
+        """One message: apply ``push``, then answer ``lookup``. Returns what to wait for."""
+
+    def wait(self, call: Any) -> Any:
+        """Until the message is answered; its result is for ``pooled``.
+
+        Raises:
+            ShardUnavailableError: the shard died.
+        """
 
     def pooled(self, request: Any, result: Any) -> Tensor:
-        """Pooled rows B×ΣD of an answered lookup; ``result`` is what the call returned."""
+        """Pooled rows B×ΣD of an answered lookup; ``result`` is what ``wait`` returned."""
 
     def release(self, request: Any) -> None:
         """The request is over (push acknowledged or not wanted): it may be used again."""
@@ -77,12 +88,13 @@ class _SlabRequest:
 
 
 class SlabLine:
-    """Ids, pooled rows and gradients stay in memory that both processes map; the call carries slot numbers."""
+    """Ids, pooled rows and gradients stay in memory that both processes map; the doorbell carries slot numbers."""
 
     def __init__(self, trainer: Address, thread: int, target: ShardTarget, spec: LineSpec, sender: Sender) -> None:
         assert target.keeper is not None
-        self._trainer, self._target, self._spec, self._sender = trainer, target, spec, sender
+        self._trainer, self._target, self._spec = trainer, target, spec
         self._thread, self._slabs = thread, 0
+        self._doorbell = Doorbell(target.keeper, target.address, sender)
         self._free = self._allocate(spec.slots, spec.ids, weighted=False)
 
     def request(self, routed: RoutedIds, batch: int) -> _SlabRequest:
@@ -101,13 +113,16 @@ class SlabLine:
         routed.write(ids, offsets, weights)
         return request
 
-    def send(self, push: _SlabRequest | None, sequence: int, learning_rate: float, lookup: _SlabRequest | None) -> Any:
-        """One actor call with a few numbers in it."""
-        return self._target.actor.step.remote(
-            self._sender,
+    def send(self, push: _SlabRequest | None, sequence: int, learning_rate: float, lookup: _SlabRequest | None) -> int:
+        """One message with a few numbers in it."""
+        return self._doorbell.ring(
             None if push is None else SlabPush(push.slab_id, push.index, sequence, learning_rate),
             None if lookup is None else SlabLookup(lookup.slab_id, lookup.index),
         )
+
+    def wait(self, call: int) -> None:
+        """Until the shard has answered."""
+        self._doorbell.wait(call)
 
     def pooled(self, request: _SlabRequest, result: Any) -> Tensor:
         """The slot's row area, which the shard has filled."""
@@ -118,8 +133,6 @@ class SlabLine:
         self._free.append(request)
 
     def _allocate(self, slots: int, ids: int, weighted: bool) -> list[_SlabRequest]:
-        import ray
-
         spec, target = self._spec, self._target
         slab_id = self._thread << 16 | self._slabs
         self._slabs += 1
@@ -189,6 +202,13 @@ class ObjectLine:
                 _optional_array(lookup.weights),
             )
         return self._target.actor.step_objects.remote(self._sender, pushed, looked_up)
+
+    def wait(self, call: Any) -> Any:
+        """The call's result."""
+        try:
+            return ray.get(call)
+        except (RayActorError, ActorUnavailableError) as error:
+            raise ShardUnavailableError(self._target.address, type(error).__name__) from error
 
     def pooled(self, request: _ObjectRequest, result: Any) -> Tensor:
         """The call's result."""

@@ -14,7 +14,7 @@ from services.memory.descriptors import KeeperError
 from services.memory.header import HeaderError
 from services.placement.placement import PlacementError
 from services.shard.tbe import IdRangeError
-from services.transport.client import ShardUnavailableError
+from services.transport.errors import ShardUnavailableError
 from trainer.data.errors import DataError
 
 
