@@ -7,6 +7,7 @@ import time
 
 import torch
 
+from services.allocator import keep_freed_memory
 from services.config import RunConfig
 from trainer.data.batch import Batch
 from trainer.dense_optimizer import DenseOptimizer
@@ -21,6 +22,7 @@ _WARMUP_STEPS = 5
 def dense_limit(config: RunConfig, threads: int, samples: int) -> float:
     """Samples/s of ``threads`` Hogwild threads over one replica."""
     torch.set_num_threads(1)
+    keep_freed_memory(512 << 20)  # as a trainer does
 
     def build() -> torch.nn.Module:
         return build_dense(config.model, _DENSE_FEATURES, _SPARSE_FEATURES, 0)

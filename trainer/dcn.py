@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from torchrec.models.dlrm import DenseArch, OverArch
 from torchrec.modules.crossnet import LowRankCrossNet
 
+from trainer.linear_relu import fuse_perceptrons
+
 
 class CrossInteraction(nn.Module):
     """Low-rank cross net over the dense vector and the pooled rows side by side.
@@ -55,6 +57,7 @@ class DCNv2Dense(nn.Module):
         self.dense_arch = DenseArch(in_features=max(1, dense_features), layer_sizes=list(dense_arch))
         self.inter_arch = CrossInteraction(width, num_layers, low_rank)
         self.over_arch = OverArch(in_features=width, layer_sizes=list(over_arch))
+        fuse_perceptrons(self)
         self._has_dense = dense_features > 0
 
     def forward(self, dense: Tensor, embedded: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torchrec.models.dlrm import DenseArch, OverArch
 from trainer.config import ModelConfig
 from trainer.dcn import DCNv2Dense
 from trainer.interaction import DotInteraction
+from trainer.linear_relu import fuse_perceptrons
 
 
 class DLRMDense(nn.Module):
@@ -34,6 +35,7 @@ class DLRMDense(nn.Module):
         self.inter_arch = DotInteraction(sparse_features)
         pairs = sparse_features + sparse_features * (sparse_features - 1) // 2
         self.over_arch = OverArch(in_features=dim + pairs, layer_sizes=list(over_arch))
+        fuse_perceptrons(self)
         self._has_dense = dense_features > 0
 
     def forward(self, dense: Tensor, embedded: Tensor) -> Tensor:

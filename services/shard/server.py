@@ -7,6 +7,7 @@ import threading
 import torch
 from torch import Tensor
 
+from services.allocator import keep_freed_memory
 from services.identity import Address, StaleGenerationError
 from services.memory.region import Region
 from services.shard.core import ShardCore
@@ -26,12 +27,16 @@ from services.transport.messages import (
 )
 from services.transport.slab import SlabSlot, slots_of
 
+_KEPT_BYTES = 64 << 20
+"""Freed memory a shard keeps for its next answers: pooled rows and wide gradients."""
+
 
 class ShardServer:
     """One shard's requests, one at a time: slab requests come by the doorbell's thread, all others by the actor's."""
 
     def __init__(self, address: Address, keeper: str) -> None:
         """Listen, but refuse lookups until ``load`` or ``adopt`` gives it rows."""
+        keep_freed_memory(_KEPT_BYTES)
         torch.set_num_threads(1)  # two have cost 50× in fbgemm's backward (DESIGN trap 3)
         self._address, self._keeper = address, keeper
         self._core: ShardCore | None = None

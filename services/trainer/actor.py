@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from trainer.data.dataset import Dataset
     from trainer.data.encoder import FeatureEncoders
 
+_KEPT_BYTES = 512 << 20
+"""Freed memory a trainer keeps for its next steps; activations of B=8192 are some 100 MiB a thread."""
+
 
 @ray.remote(max_restarts=0, concurrency_groups={"watch": 1, "control": 2})
 class Trainer:
@@ -27,7 +30,9 @@ class Trainer:
         import torch
 
         import services.trainer.core  # noqa: F401  imported here, so that an idle trainer is ready
+        from services.allocator import keep_freed_memory
 
+        keep_freed_memory(_KEPT_BYTES)
         torch.set_num_threads(1)  # Hogwild threads are the parallelism
         self._address, self._keeper, self._coordinator = Address(*address), keeper, coordinator
         self._core: TrainerCore | None = None
