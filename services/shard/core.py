@@ -18,7 +18,7 @@ _CONVERTED_FLOATS = 1 << 20
 
 
 class ShardCore:
-    """Rows and optimizer state of one shard. Not thread-safe: the actor calls it from one thread."""
+    """Rows and optimizer state of one shard. Not thread-safe: the server around it lets one request in at a time."""
 
     def __init__(self, memory: ShardMemory) -> None:
         self.memory = memory

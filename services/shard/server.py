@@ -35,7 +35,7 @@ class ShardServer:
     """One shard's requests, one at a time: slab requests come by the doorbell's thread, all others by the actor's."""
 
     def __init__(self, address: Address, keeper: str) -> None:
-        """Listen, but refuse lookups until ``load`` or ``adopt`` gives it rows."""
+        """Idle until ``load`` or ``adopt`` gives it rows; then its doorbell is heard."""
         keep_freed_memory(_KEPT_BYTES)
         torch.set_num_threads(1)  # two have cost 50× in fbgemm's backward (DESIGN trap 3)
         self._address, self._keeper = address, keeper
@@ -43,19 +43,16 @@ class ShardServer:
         self._trainers: dict[int, int] = {}
         self._slots: dict[tuple[int, int, int], list[SlabSlot]] = {}
         self._turn = threading.Lock()
-        DoorbellServer(keeper, address, self.step)
+        self._doorbell: DoorbellServer | None = None
 
     def load(self, spec: ShardSpec) -> None:
         """Create and initialize the rows."""
-        core = ShardCore.create(self._keeper, self._address, spec)
-        with self._turn:
-            self._core = core
+        self._serve(ShardCore.create(self._keeper, self._address, spec))
 
     def adopt(self) -> MarkedUpdate | None:
         """Take over the memory of the dead former generation; tells which update it died in, if any."""
         core, marked = ShardCore.adopt(self._keeper, self._address)
-        with self._turn:
-            self._core = core
+        self._serve(core)
         return marked
 
     def attach_slab(self, trainer: Address, slab_id: int, name: str) -> None:
@@ -128,6 +125,12 @@ class ShardServer:
     def stats(self) -> dict[str, int]:
         """Pushes, samples and lookups so far."""
         return self._core.memory.counts if self._core else {}
+
+    def _serve(self, core: ShardCore) -> None:
+        with self._turn:
+            self._core = core
+        if self._doorbell is None:
+            self._doorbell = DoorbellServer(self._keeper, self._address, self.step)
 
     @property
     def _running(self) -> ShardCore:

@@ -1,4 +1,4 @@
-"""What one actor call carries: one push and one lookup at most, each either in a slab slot or as arrays."""
+"""What one message to a shard carries: one push and one lookup at most, each either in a slab slot or as arrays."""
 
 from __future__ import annotations
 
