@@ -53,9 +53,7 @@ class KaggleDlrm:
         """Synthetic rows with Zipf-like ids in Kaggle's table sizes, as Parquet."""
         target = folder / f"rows-{self.rows}"
         if not target.exists():
-            synthesize(
-                target, rows=self.rows, seed=0, max_table_rows=self.table_rows, format="parquet", files=_FILES
-            )
+            synthesize(target, rows=self.rows, seed=0, max_table_rows=self.table_rows, format="parquet", files=_FILES)
         return target
 
     def config(self, data: Path, storage: Path) -> RunConfig:
@@ -111,7 +109,7 @@ CASES: tuple[Case, ...] = (
     KaggleDlrm("bf16", 200, 200_000),
     KaggleDlrm("bf16", 8192, 2_000_000),
     KaggleDlrm("fp32", 2048, 600_000),
-    MlperfDcnv2("bf16", 2048, 100_000),
+    MlperfDcnv2("bf16", 2048, 460_000),
 )
 
 

@@ -41,4 +41,5 @@ def write_days(folder: Path, rows: int, days: int, table_rows: Sequence[int], ho
 def _ranks(rng: np.random.Generator, size: int, shape: tuple[int, int]) -> NDArray[np.int32]:
     """0…size-1, log-uniform."""
     ranks = np.exp(rng.random(shape, dtype=np.float32) * np.log(size + 1, dtype=np.float32))
-    return np.minimum(ranks.astype(np.int32) - 1, size - 1, dtype=np.int32)
+    inside: NDArray[np.int32] = np.minimum(ranks.astype(np.int32) - 1, size - 1, dtype=np.int32)
+    return inside

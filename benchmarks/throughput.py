@@ -59,7 +59,7 @@ def _measure(case: Case, scratch: Path, pairs: int) -> dict[str, Any]:
         own = summary.throughput_samples_per_s
         if summary.state != "SUCCEEDED" or own is None:
             raise RuntimeError(f"{case.name}: {summary.state}: {summary.error}")
-        peer = _peer(settings, scratch)
+        peer = peer_throughput(settings, scratch)
         limit = dense_limit(config, RANKS, case.rows // 4)
         rounds.append(
             {
@@ -76,7 +76,8 @@ def _measure(case: Case, scratch: Path, pairs: int) -> dict[str, Any]:
     return {"case": case.name, "pairs": pairs, **medians, "rounds": rounds}
 
 
-def _peer(settings: Path, scratch: Path) -> float:
+def peer_throughput(settings: Path, scratch: Path) -> float:
+    """Samples/s of TorchRec on the run in ``settings``; ``scratch`` is for its rendezvous."""
     rendezvous = scratch / "rendezvous"
     rendezvous.unlink(missing_ok=True)
     ranks = [
