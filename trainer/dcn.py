@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torchrec.models.dlrm import DenseArch, OverArch
 
 from trainer.cross import LowRankCross
-
 from trainer.linear_relu import fuse_perceptrons
 
 
