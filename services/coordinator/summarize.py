@@ -13,7 +13,18 @@ from typing import Any
 from services.config import RunConfig
 from services.coordinator.accounts import Accounts, Evaluation
 from services.coordinator.work_queue import RowCounts
-from services.summary import BestMetrics, Failure, Metrics, Phases, Precision, Samples, State, Summary, SyncSummary
+from services.summary import (
+    BestMetrics,
+    Failure,
+    Metrics,
+    Phases,
+    Precision,
+    Samples,
+    ShardUse,
+    State,
+    Summary,
+    SyncSummary,
+)
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 _PACKAGES = ("penumbra-train", "torch", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu", "ray", "numpy", "pyarrow")
@@ -42,7 +53,7 @@ def summarize(
     *,
     counts: RowCounts,
     accounts: Accounts | None,
-    samples_applied: int | None,
+    shard_stats: Mapping[int, Mapping[str, int]] | None,
     started_s: float,
     ended_s: float,
     trainer_stats: Sequence[Mapping[str, Any]],
@@ -53,14 +64,15 @@ def summarize(
     Args:
         counts: rows by outcome.
         accounts: quality and speed; ``None`` when the run ended before any.
-        samples_applied: samples whose push the shards applied: what exceeds ``counts.trained`` was trained twice;
-            ``None`` when the shards could not be asked.
+        shard_stats: counters and memory of every shard by id, ``None`` when the shards could not be asked. Samples
+            whose push they applied beyond ``counts.trained`` were trained twice.
         trainer_stats: last counters of every incarnation of every trainer.
     """
     phases: dict[str, float] = {}
     for stats in trainer_stats:
         for phase, seconds in stats.get("phases", {}).items():
             phases[phase] = phases.get(phase, 0.0) + seconds
+    applied = None if shard_stats is None else max((s.get("samples", 0) for s in shard_stats.values()), default=0)
     steps = sum(stats.get("steps", 0) for stats in trainer_stats)
     syncs = sum(stats.get("syncs", 0) for stats in trainer_stats)
     return Summary(
@@ -69,7 +81,7 @@ def summarize(
         error=error,
         samples=Samples(
             trained=counts.trained,
-            repeated=None if samples_applied is None else max(0, samples_applied - counts.trained),
+            repeated=None if applied is None else max(0, applied - counts.trained),
             skipped=counts.skipped,
             rejected_lines=len(accounts.bad_lines) if accounts else 0,
         ),
@@ -87,6 +99,7 @@ def summarize(
             elp=config.train.batch_size * config.train.hogwild_threads * config.cluster.trainers,
             worker_stall_s=sum(stats.get("sync_stall_s", 0.0) for stats in trainer_stats),
         ),
+        shards=_shards(shard_stats) if shard_stats else None,
         failures=tuple(failures),
         precision=Precision(recipe=config.train.precision),
         versions=versions(),
@@ -98,6 +111,11 @@ def _metrics(accounts: Accounts) -> Metrics | None:
     if not accounts.evaluations:
         return None if progressive is None else Metrics(progressive_logloss=progressive)
     return Metrics(**accounts.evaluations[-1].metrics.summary(), progressive_logloss=progressive)
+
+
+def _shards(shard_stats: Mapping[int, Mapping[str, int]]) -> tuple[ShardUse, ...] | None:
+    """Shards that have rows; ``None`` when none has."""
+    return tuple(ShardUse(shard_id=i, **stats) for i, stats in sorted(shard_stats.items()) if stats) or None
 
 
 def _best(best: Evaluation) -> BestMetrics:

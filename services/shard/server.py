@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from services.identity import Address, StaleGenerationError
+from services.memory.process import peak_rss_bytes
 from services.memory.region import Region
 from services.shard.core import ShardCore
 from services.shard.memory import MarkedUpdate, ShardSpec
@@ -104,8 +105,11 @@ class ShardServer:
         return self._running.memory.last_applied(stream)
 
     def stats(self) -> dict[str, int]:
-        """Pushes, samples and lookups so far."""
-        return self._core.memory.counts if self._core else {}
+        """Pushes, samples and lookups so far, and memory in bytes; nothing before there are rows."""
+        if self._core is None:
+            return {}
+        memory = self._core.memory
+        return {**memory.counts, **memory.sizes, "peak_rss_bytes": peak_rss_bytes()}
 
     @property
     def _running(self) -> ShardCore:
