@@ -15,6 +15,7 @@ from typing import Any
 from services.config import RunConfig
 from services.config_file import dump_config
 from services.coordinator.nodes import Assignment, ResourceError, alive_nodes, assign
+from services.environment import broken_environment
 from services.paths import absolute
 from services.placement_report import PlacementReport
 from services.progress import Progress
@@ -145,7 +146,8 @@ def _without_summary(error: Exception) -> str:
         return str(error)
     if isinstance(error, ray.exceptions.RayActorError):
         return f"the coordinator died ({type(error).__name__}); its actors leave by themselves"
-    return f"the coordinator failed: {error}"
+    cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
+    return broken_environment(cause) or f"the coordinator failed: {error}"
 
 
 def _wait(coordinator: Any, call: Any, on_progress: Callable[[Progress], None], interrupted: threading.Event) -> str:

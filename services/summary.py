@@ -76,6 +76,15 @@ class SyncSummary(_Part):
     worker_stall_s: float = 0.0
 
 
+class ShardUse(_Part):
+    """Memory of a shard's process: resident at most, with all it maps (its slabs too), beside what it is for."""
+
+    shard_id: int
+    rows_bytes: int
+    optimizer_bytes: int
+    peak_rss_bytes: int
+
+
 class CheckpointSummary(_Part):
     """Saves taken and what they cost."""
 
@@ -156,6 +165,7 @@ class Summary(_Part):
     metrics: Metrics | None = None
     best: BestMetrics | None = None
     sync: SyncSummary | None = None
+    shards: tuple[ShardUse, ...] | None = None
     checkpoint: CheckpointSummary | None = None
     failures: tuple[Failure, ...] = ()
     predictions: PredictionSummary | None = None

@@ -96,6 +96,10 @@ def _facts(summary: Summary) -> Table:
         sync = summary.sync
         gap = number(sync.avg_gap, 1)
         facts.add_row("sync", f"{sync.mode} {sync.algorithm}, {count(sync.syncs)} syncs, {gap} iterations apart")
+    if summary.shards:
+        resident = max(shard.peak_rss_bytes for shard in summary.shards)
+        held = max(shard.rows_bytes + shard.optimizer_bytes for shard in summary.shards)
+        facts.add_row("shard memory", f"{size(resident)} resident at most, {size(held)} of rows and optimizer state")
     return facts
 
 

@@ -106,7 +106,7 @@ class RunControl:
         except Exception as failed:  # whatever it is, the run ends with a record of it
             error = explain(failed)
             self._event("failed", error=error, traceback=traceback.format_exc())
-        applied = self._samples_applied() if state != "FAILED" else None
+        shard_stats = self._shard_stats() if state != "FAILED" else None
         self._launcher.end_all()
         books = self._books
         if books is not None:
@@ -117,7 +117,7 @@ class RunControl:
             error,
             counts=books.counts if books else RowCounts(),
             accounts=books.accounts if books else None,
-            samples_applied=applied,
+            shard_stats=shard_stats,
             started_s=self._started_s,
             ended_s=time.monotonic(),
             trainer_stats=list(self._trainer_stats.values()),
@@ -349,10 +349,10 @@ class RunControl:
                         self._trainer_stats[end.entry.address] = end.result
             raise CancelledError(self._cancelled)
 
-    def _samples_applied(self) -> int | None:
-        calls = [entry.actor.stats.remote() for entry in self._directory.all("shard")]
+    def _shard_stats(self) -> dict[int, dict[str, int]] | None:
+        calls = {entry.address.index: entry.actor.stats.remote() for entry in self._directory.all("shard")}
         try:
-            return max((stats.get("samples", 0) for stats in ray.get(calls, timeout=_STOP_S)), default=0)
+            return dict(zip(calls, ray.get(list(calls.values()), timeout=_STOP_S), strict=True))
         except ray.exceptions.RayError:
             return None
 

@@ -21,6 +21,7 @@ from services.summary import (
     Precision,
     PredictionSummary,
     Samples,
+    ShardUse,
     State,
     Summary,
     SyncSummary,
@@ -53,7 +54,7 @@ def summarize(
     *,
     counts: RowCounts,
     accounts: Accounts | None,
-    samples_applied: int | None,
+    shard_stats: Mapping[int, Mapping[str, int]] | None,
     started_s: float,
     ended_s: float,
     trainer_stats: Sequence[Mapping[str, Any]],
@@ -65,8 +66,8 @@ def summarize(
     Args:
         counts: rows by outcome.
         accounts: quality and speed; ``None`` when the run ended before any.
-        samples_applied: samples whose push the shards applied: what exceeds ``counts.trained`` was trained twice;
-            ``None`` when the shards could not be asked.
+        shard_stats: counters and memory of every shard by id, ``None`` when the shards could not be asked. Samples
+            whose push they applied beyond ``counts.trained`` were trained twice.
         trainer_stats: last counters of every incarnation of every trainer.
         predictions: of the files in ``data.predict``; ``None`` without any.
     """
@@ -74,6 +75,7 @@ def summarize(
     for stats in trainer_stats:
         for phase, seconds in stats.get("phases", {}).items():
             phases[phase] = phases.get(phase, 0.0) + seconds
+    applied = None if shard_stats is None else max((s.get("samples", 0) for s in shard_stats.values()), default=0)
     steps = sum(stats.get("steps", 0) for stats in trainer_stats)
     syncs = sum(stats.get("syncs", 0) for stats in trainer_stats)
     return Summary(
@@ -82,7 +84,7 @@ def summarize(
         error=error,
         samples=Samples(
             trained=counts.trained,
-            repeated=None if samples_applied is None else max(0, samples_applied - counts.trained),
+            repeated=None if applied is None else max(0, applied - counts.trained),
             skipped=counts.skipped,
             rejected_lines=len(accounts.bad_lines) if accounts else 0,
         ),
@@ -100,6 +102,7 @@ def summarize(
             elp=config.train.batch_size * config.train.hogwild_threads * config.cluster.trainers,
             worker_stall_s=sum(stats.get("sync_stall_s", 0.0) for stats in trainer_stats),
         ),
+        shards=_shards(shard_stats) if shard_stats else None,
         failures=tuple(failures),
         predictions=predictions,
         precision=Precision(recipe=config.train.precision),
@@ -112,6 +115,11 @@ def _metrics(accounts: Accounts) -> Metrics | None:
     if not accounts.evaluations:
         return None if progressive is None else Metrics(progressive_logloss=progressive)
     return Metrics(**accounts.evaluations[-1].metrics.summary(), progressive_logloss=progressive)
+
+
+def _shards(shard_stats: Mapping[int, Mapping[str, int]]) -> tuple[ShardUse, ...] | None:
+    """Shards that have rows; ``None`` when none has."""
+    return tuple(ShardUse(shard_id=i, **stats) for i, stats in sorted(shard_stats.items()) if stats) or None
 
 
 def _best(best: Evaluation) -> BestMetrics:

@@ -9,6 +9,7 @@ from typing import Any
 import ray
 
 from services.coordinator.directory import Directory, Entry
+from services.environment import failed_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,8 @@ def _cause(call: Any) -> str:
     try:
         ray.get(call)
     except ray.exceptions.ActorDiedError as error:
+        if "creation task" in str(error):
+            return failed_start(str(error))
         return "its node died" if "node died" in str(error) else "its process died"
     except ray.exceptions.RayError as error:
         return type(error).__name__

@@ -51,6 +51,13 @@ def kill_and_confirm(process: ProcessIdentity, grace_s: float = 0.0, timeout_s: 
     return True
 
 
+def peak_rss_bytes() -> int:
+    """Most memory this process has had resident, shared mappings included (``ru_maxrss`` would survive ``exec``)."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        kib = next(line.split()[1] for line in file if line.startswith("VmHWM:"))
+    return int(kib) * 1024
+
+
 def _stat(pid: int) -> list[str] | None:
     """Fields of /proc/PID/stat after the command name (index 0 is the state), or None."""
     try:

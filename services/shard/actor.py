@@ -63,7 +63,7 @@ class EmbeddingShard:
         return self._server.last_applied(stream)
 
     def stats(self) -> dict[str, int]:
-        """Pushes, samples and lookups so far."""
+        """Pushes, samples and lookups so far, and memory in bytes."""
         return self._server.stats()
 
     @ray.method(concurrency_group="watch")

@@ -152,6 +152,14 @@ class ShardMemory:
             "lookups": int(self._counts[_LOOKUPS]),
         }
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of the rows and of their optimizer state."""
+        return {
+            "rows_bytes": self.weights.nbytes,
+            "optimizer_bytes": 0 if self.momentum is None else self.momentum.nbytes,
+        }
+
 
 def region_name(address: Address) -> str:
     """Name of a shard's region at its keeper: the same for all its generations."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from services.allocator import keep_freed_memory
 from services.identity import Address, StaleGenerationError
+from services.memory.process import peak_rss_bytes
 from services.memory.region import Region
 from services.shard.core import ShardCore
 from services.shard.doorbell_server import DoorbellServer
@@ -123,8 +124,11 @@ class ShardServer:
         return self._running.memory.last_applied(stream)
 
     def stats(self) -> dict[str, int]:
-        """Pushes, samples and lookups so far."""
-        return self._core.memory.counts if self._core else {}
+        """Pushes, samples and lookups so far, and memory in bytes; nothing before there are rows."""
+        if self._core is None:
+            return {}
+        memory = self._core.memory
+        return {**memory.counts, **memory.sizes, "peak_rss_bytes": peak_rss_bytes()}
 
     def _serve(self, core: ShardCore) -> None:
         with self._turn:

@@ -63,7 +63,8 @@ def _matches(pattern: str) -> list[str]:
     found = sorted((path for path in files.match(pattern) if not _hidden(path)), key=name_order)
     if not found:
         kind = "no file matches this pattern" if glob.has_magic(pattern) else "no such file or directory"
-        raise DataError(pattern, f"{kind}; check data.train, data.eval and data.predict")
+        what = "bucket and path in " if files.is_url(pattern) else ""
+        raise DataError(pattern, f"{kind}; check {what}data.train, data.eval and data.predict")
     return found
 
 

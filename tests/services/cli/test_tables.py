@@ -7,7 +7,17 @@ from rich.console import Console, RenderableType
 
 from services.cli.tables import placement_view, summary_view
 from services.placement_report import NodeMemory, PlacementReport, TablePlacement
-from services.summary import BestMetrics, Failure, Metrics, Phases, PredictionSummary, Samples, Summary, SyncSummary
+from services.summary import (
+    BestMetrics,
+    Failure,
+    Metrics,
+    Phases,
+    PredictionSummary,
+    Samples,
+    ShardUse,
+    Summary,
+    SyncSummary,
+)
 
 
 def _text(view: RenderableType, width: int = 140) -> str:
@@ -28,6 +38,7 @@ SUMMARY = Summary(
     metrics=Metrics(auc=0.7546, ne=0.81, logloss=0.49, accuracy=0.78, eval_samples=1000, progressive_logloss=0.5012),
     best=BestMetrics(auc=0.7551, eval_samples=1000, at_samples=500_000),
     sync=SyncSummary(mode="foreground", algorithm="easgd", syncs=77, avg_gap=4.0, elp=1024),
+    shards=(ShardUse(shard_id=0, rows_bytes=3 << 30, optimizer_bytes=1 << 30, peak_rss_bytes=5 << 30),),
     failures=(Failure(role="shard", index=1, cause="SIGKILL", at_samples=600_000, detect_s=0.12),),
 )
 
@@ -44,7 +55,16 @@ def test_summary_shows_quality_samples_speed_phases_and_failures() -> None:
         "0.5012",
         "1,234,567 trained",
     )
-    for part in (*expected, "22 repeated", "11 lost", "33 skipped", "54,321 samples/s", "77 syncs", "0.12 s"):
+    for part in (
+        *expected,
+        "22 repeated",
+        "11 lost",
+        "33 skipped",
+        "54,321 samples/s",
+        "77 syncs",
+        "0.12 s",
+        "5.0 GiB resident at most, 4.0 GiB of rows",
+    ):
         assert part in text, part
 
 

@@ -16,12 +16,14 @@ from trainer.data.block import RejectedLine
 from trainer.ledger import Report
 from trainer.metrics import ProgressiveLoss
 
+SHARD = {"samples": 200, "pushes": 2, "rows_bytes": 640, "optimizer_bytes": 40, "peak_rss_bytes": 5000}
+
 
 def build(accounts: Accounts | None, state: State = "SUCCEEDED", **changes: object) -> Summary:
     arguments: dict[str, object] = {
         "counts": RowCounts(),
         "accounts": accounts,
-        "samples_applied": 0,
+        "shard_stats": {},
         "started_s": 10.0,
         "ended_s": 25.0,
         "trainer_stats": [],
@@ -35,7 +37,9 @@ def build(accounts: Accounts | None, state: State = "SUCCEEDED", **changes: obje
 def test_a_run_that_never_trained_has_nulls() -> None:
     summary = build(None, "FAILED")
     assert (summary.state, summary.error, summary.wall_s, summary.startup_s) == ("FAILED", "why", 15.0, None)
-    assert (summary.metrics, summary.best, summary.phases_s, summary.checkpoint, summary.pls) == (None,) * 5
+    assert (summary.metrics, summary.best, summary.phases_s, summary.checkpoint, summary.pls, summary.shards) == (
+        None,
+    ) * 6
     assert summary.throughput_samples_per_s is None
     assert json.loads(summary.to_json())["metrics"] is None
 
@@ -60,13 +64,15 @@ def test_totals_are_summed_over_all_incarnations() -> None:
     summary = build(
         accounts,
         counts=RowCounts(trained=200, skipped=8, rejected=2, evaluated=2),
-        samples_applied=208,
+        shard_stats={1: SHARD | {"samples": 208}, 0: SHARD, 2: {}},
         trainer_stats=stats,
         failures=[failure],
     )
     assert summary.samples.model_dump() == {
         "trained": 200, "lost": 0, "repeated": 8, "skipped": 8, "rejected_lines": 1
     }  # fmt: skip
+    assert summary.shards is not None and [use.shard_id for use in summary.shards] == [0, 1]
+    assert (summary.shards[0].rows_bytes, summary.shards[0].peak_rss_bytes) == (640, 5000)
     assert summary.startup_s == 2.0 and summary.throughput_samples_per_s == 50.0
     assert summary.phases_s is not None and (summary.phases_s.input, summary.phases_s.dense) == (1.0, 5.0)
     assert summary.sync is not None
@@ -83,7 +89,7 @@ def test_trained_but_never_evaluated_has_the_progressive_loss_only() -> None:
     accounts = Accounts(0, 0)
     loss = ProgressiveLoss(30.0, 100, 20)
     accounts.report(Report(loss=loss, first_pass=loss), 12.0)
-    summary = build(accounts, "CANCELLED", counts=RowCounts(trained=100), samples_applied=90)
+    summary = build(accounts, "CANCELLED", counts=RowCounts(trained=100), shard_stats={0: {**SHARD, "samples": 90}})
     assert summary.metrics is not None and summary.metrics.auc is None
     assert summary.metrics.progressive_logloss == pytest.approx(0.3)
     assert summary.best is None and summary.samples.repeated == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.memory.process import ProcessIdentity, identify, is_alive, kill_and_confirm
+from services.memory.process import ProcessIdentity, identify, is_alive, kill_and_confirm, peak_rss_bytes
 
 
 @pytest.fixture
@@ -72,3 +73,10 @@ def test_one_that_ends_within_its_grace_is_not_killed() -> None:
     with subprocess.Popen(["sleep", "0.2"]) as process:
         assert kill_and_confirm(identify(process.pid), grace_s=20.0)
     assert process.returncode == 0
+
+
+def test_the_peak_of_resident_memory_counts_shared_mappings_and_stays() -> None:
+    before = peak_rss_bytes()
+    with mmap.mmap(-1, 2 * before) as shared:  # anonymous and shared, as a memfd is
+        shared.write(bytes([1]) * len(shared))
+    assert peak_rss_bytes() >= 2 * before
