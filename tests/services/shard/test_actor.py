@@ -47,7 +47,7 @@ def _check(optimizer: str, initial: torch.Tensor, shard: Any, marked: MarkedUpda
     rows, applied = ray.get([shard.read_rows.remote(), shard.last_applied.remote(0)])
     reference, settled = replay(optimizer, initial, applied), []
     for piece in PIECES:
-        marked_rows = set() if marked is None or marked.rows is None else set(marked.rows[piece.table])
+        marked_rows = set() if marked is None or marked.undone or marked.rows is None else set(marked.rows[piece.table])
         settled += [row not in marked_rows for row in range(piece.row_start, piece.row_end)]
     weights = torch.from_numpy(rows["weights"])
     assert weights.isfinite().all()
