@@ -55,4 +55,7 @@ def dense_limit(config: RunConfig, threads: int, samples: int) -> float:
     ready.wait()
     started = time.perf_counter()
     ready.wait()
-    return threads * steps * batch_size / (time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    for worker in workers:
+        worker.join()
+    return threads * steps * batch_size / seconds

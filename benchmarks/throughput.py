@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import CASES, Case, write_data
+from benchmarks.cases import CASES, Case
 from benchmarks.dense_limit import dense_limit
 from benchmarks.torchrec_peer import RANKS
 from services.config_file import dump_config
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def _measure(case: Case, scratch: Path, pairs: int) -> dict[str, Any]:
-    data = write_data(scratch, case.rows)
+    data = case.write_data(scratch)
     config = case.config(data, scratch / "runs")
     settings = scratch / "settings.yaml"
     settings.write_text(dump_config(config), encoding="utf-8")
@@ -59,7 +59,7 @@ def _measure(case: Case, scratch: Path, pairs: int) -> dict[str, Any]:
         own = summary.throughput_samples_per_s
         if summary.state != "SUCCEEDED" or own is None:
             raise RuntimeError(f"{case.name}: {summary.state}: {summary.error}")
-        peer = _peer(settings, scratch)
+        peer = peer_throughput(settings, scratch)
         limit = dense_limit(config, RANKS, case.rows // 4)
         rounds.append(
             {
@@ -76,7 +76,8 @@ def _measure(case: Case, scratch: Path, pairs: int) -> dict[str, Any]:
     return {"case": case.name, "pairs": pairs, **medians, "rounds": rounds}
 
 
-def _peer(settings: Path, scratch: Path) -> float:
+def peer_throughput(settings: Path, scratch: Path) -> float:
+    """Samples/s of TorchRec on the run in ``settings``; ``scratch`` is for its rendezvous."""
     rendezvous = scratch / "rendezvous"
     rendezvous.unlink(missing_ok=True)
     ranks = [
@@ -96,7 +97,7 @@ def _peer(settings: Path, scratch: Path) -> float:
 
 def _row(result: dict[str, Any]) -> str:
     return (
-        f"{result['case']:<14} Penumbra {result['penumbra_samples_per_s']:>9,.0f}/s   TorchRec DMP "
+        f"{result['case']:<18} Penumbra {result['penumbra_samples_per_s']:>9,.0f}/s   TorchRec DMP "
         f"{result['torchrec_samples_per_s']:>9,.0f}/s   ratio {result['ratio']:.2f}   "
         f"{result['share_of_limit']:.0%} of the dense part alone   start-up {result['startup_s']:.1f} s"
     )

@@ -24,6 +24,7 @@ from trainer.data.split import Lease, Split
 
 RANKS = 2
 _WARMUP_STEPS = 10
+_FUSED = {"exact_adagrad": "EXACT_ADAGRAD", "exact_row_wise_adagrad": "EXACT_ROWWISE_ADAGRAD"}
 
 
 class _Splits:
@@ -49,7 +50,7 @@ def main(config_path: str, rendezvous: str, rank: int) -> None:
     splits = dataset.plan_splits().train
     steps = min(sum(s.rows for s in splits[r::RANKS]) // config.train.batch_size for r in range(RANKS))
     reader = BatchReader(dataset, encoders, _Splits(splits[rank::RANKS]), config.train.batch_size)
-    model, optimizer = _model(config, encoders.rows, len(dataset.schema.dense))
+    model, optimizer = _place(config, build_model(config, encoders.rows, len(dataset.schema.dense)))
     started = 0.0
     for step, batch in enumerate(_batches(reader)):
         if step == _WARMUP_STEPS:
@@ -72,41 +73,51 @@ def _batches(reader: BatchReader) -> Iterator[Batch]:
         yield batch
 
 
-def _train(model: Any, optimizer: Any, batch: Batch, features: list[str], bf16: bool) -> None:
+def sparse_features(batch: Batch, features: list[str]) -> Any:
+    """The ids of ``batch`` as the ``KeyedJaggedTensor`` of ``features``; nothing is copied."""
     from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-    lengths = torch.ones(len(features) * batch.size, dtype=torch.int64)
-    sparse = KeyedJaggedTensor(keys=features, values=batch.values, lengths=lengths, stride=batch.size)
+    lengths = batch.lengths
+    if lengths is None:
+        lengths = torch.ones(len(features) * batch.size, dtype=torch.int64)
+    return KeyedJaggedTensor(keys=features, values=batch.values, lengths=lengths, stride=batch.size)
+
+
+def _train(model: Any, optimizer: Any, batch: Batch, features: list[str], bf16: bool) -> None:
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        logits = model(batch.dense, sparse)
+        logits = model(batch.dense, sparse_features(batch, features))
     loss = binary_cross_entropy_with_logits(logits.float().squeeze(1), batch.labels)
     optimizer.zero_grad(set_to_none=True)
     torch.autograd.backward(loss)
     optimizer.step()
 
 
-def _model(config: RunConfig, rows: dict[str, int], dense_features: int) -> tuple[Any, Any]:
+def build_model(config: RunConfig, rows: dict[str, int], dense_features: int) -> Any:
+    """TorchRec's own model of ``config``; the tables are on the meta device until they are placed."""
+    from torchrec.models.dlrm import DLRM, DLRM_DCN
+    from torchrec.modules.embedding_configs import EmbeddingBagConfig
+    from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+    settings = config.model
+    tables = [
+        EmbeddingBagConfig(name=name, embedding_dim=settings.embedding_dim, num_embeddings=count, feature_names=[name])
+        for name, count in rows.items()
+    ]
+    collection = EmbeddingBagCollection(tables=tables, device=torch.device("meta"))
+    layers = list(settings.dense_arch), list(settings.over_arch)
+    if settings.arch == "dcnv2":
+        return DLRM_DCN(collection, dense_features, *layers, settings.dcn_num_layers, settings.dcn_low_rank_dim)
+    return DLRM(collection, dense_features, *layers)
+
+
+def _place(config: RunConfig, module: Any) -> tuple[Any, Any]:
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
     from torchrec.distributed.model_parallel import DistributedModelParallel
     from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
-    from torchrec.models.dlrm import DLRM
-    from torchrec.modules.embedding_configs import EmbeddingBagConfig
-    from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-    dim = config.model.embedding_dim
-    tables = [
-        EmbeddingBagConfig(name=name, embedding_dim=dim, num_embeddings=count, feature_names=[name])
-        for name, count in rows.items()
-    ]
-    module = DLRM(
-        EmbeddingBagCollection(tables=tables, device=torch.device("meta")),
-        dense_features,
-        list(config.model.dense_arch),
-        list(config.model.over_arch),
-    )
     fused = {
-        "optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+        "optimizer": getattr(EmbOptimType, _FUSED[config.embedding.optimizer]),
         "learning_rate": config.embedding.learning_rate,
         "eps": config.embedding.eps,
     }
@@ -115,7 +126,10 @@ def _model(config: RunConfig, rows: dict[str, int], dense_features: int) -> tupl
     plan = EmbeddingShardingPlanner(topology=topology).collective_plan(module, sharders, dist.GroupMember.WORLD)
     model = DistributedModelParallel(module, device=torch.device("cpu"), plan=plan, sharders=sharders)
     dense = [parameter for name, parameter in model.named_parameters() if "embedding" not in name]
-    return model, torch.optim.Adam(dense, lr=config.dense.learning_rate, fused=True)
+    rate, eps = config.dense.learning_rate, config.dense.eps
+    if config.dense.optimizer == "adagrad":
+        return model, torch.optim.Adagrad(dense, lr=rate, eps=eps, fused=True)
+    return model, torch.optim.Adam(dense, lr=rate, eps=eps, fused=True)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torchrec.models.dlrm import DenseArch, OverArch
-from torchrec.modules.crossnet import LowRankCrossNet
 
+from trainer.cross import LowRankCross
 from trainer.linear_relu import fuse_perceptrons
 
 
@@ -21,7 +21,7 @@ class CrossInteraction(nn.Module):
 
     def __init__(self, width: int, num_layers: int, low_rank: int) -> None:
         super().__init__()
-        self.crossnet = LowRankCrossNet(width, num_layers, low_rank)
+        self.crossnet = LowRankCross(width, num_layers, low_rank)
 
     def forward(self, dense: Tensor, embedded: Tensor) -> Tensor:
         """B×D dense vectors and pooled rows of any shape B×… → B×width."""

@@ -62,7 +62,8 @@ class DenseStep:
             return StepResult(loss, None)
         *grads, embedding_grad = torch.autograd.grad(loss_tensor, [*self._parameters, leaf])
         self._replica.layout.gather_grads(grads, self._grad)
-        if not math.isfinite(float(self._grad.sum()) + float(embedding_grad.sum())):
+        # Summed in two steps: in one, PyTorch copies a BF16 gradient to float32 first.
+        if not math.isfinite(float(self._grad.sum()) + float(embedding_grad.sum(0).sum())):
             return StepResult(loss, None)
         self._replica.optimizer.clip(self._grad)
         self._replica.optimizer.step(self._replica.weights, self._replica.state, self._grad, learning_rate)
