@@ -107,6 +107,11 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _check_together(self) -> RunConfig:
+        if self.data.unlabeled:
+            raise ValueError(
+                "data.unlabeled is set, but rows without labels cannot be trained on; name labeled files in data.train "
+                "and the unlabeled ones in data.predict (--unlabeled FILE), which the trained model then predicts"
+            )
         if self.train.deterministic and self.cluster.trainers != 1:
             raise ValueError(f"train.deterministic needs cluster.trainers=1, got {self.cluster.trainers}")
         if self.train.deterministic and self.data.reader_threads != 1:

@@ -12,6 +12,7 @@ def absolute(config: RunConfig) -> RunConfig:
     data = config.data.model_copy(
         update={
             "train": _absolute(config.data.train),
+            "predict": _absolute(config.data.predict),
             "eval": None if config.data.eval is None else _absolute(config.data.eval),
         }
     )

@@ -16,7 +16,9 @@ class Progress:
         stage: what is being done now, such as ``train epoch 1/2`` or ``evaluate``.
         samples: trained so far, all epochs and trainers.
         total_samples: to be trained in the whole run; 0 while unknown.
-        throughput_samples_per_s: recent.
+        predicted_rows: of unlabeled files, rejected ones included; 0 before training and evaluation have ended.
+        total_predicted_rows: to be predicted after training.
+        throughput_samples_per_s: recent; of prediction its mean.
         loss: recent training logloss per sample, in nats.
         ne: recent normalized entropy.
         auc: of the last evaluation.
@@ -31,6 +33,8 @@ class Progress:
     stage: str
     samples: int = 0
     total_samples: int = 0
+    predicted_rows: int = 0
+    total_predicted_rows: int = 0
     throughput_samples_per_s: float = 0.0
     loss: float | None = None
     ne: float | None = None

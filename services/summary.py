@@ -107,6 +107,20 @@ class Failure(_Part):
     pls: Number = None
 
 
+class PredictionSummary(_Part):
+    """What the trained model predicted: ``rows`` of ``files`` input files, in ``parts`` finished files.
+
+    ``directory`` is in the run directory. ``not_finite_rows`` of the predictions are NaN: the model is broken.
+    """
+
+    directory: str
+    files: int
+    parts: int = 0
+    rows: int = 0
+    rejected_lines: int = 0
+    not_finite_rows: int = 0
+
+
 class Pls(_Part):
     """Portion of lost samples: allowed, spent, and by accesses to the lost rows."""
 
@@ -144,6 +158,7 @@ class Summary(_Part):
     sync: SyncSummary | None = None
     checkpoint: CheckpointSummary | None = None
     failures: tuple[Failure, ...] = ()
+    predictions: PredictionSummary | None = None
     pls: Pls | None = None
     precision: Precision | None = None
     versions: dict[str, str] = Field(default_factory=dict)

@@ -89,7 +89,8 @@ class DataConfig(Settings):
     of the rows, in time order, is held out and never trained on. ``features`` overrides ``categories`` for single
     features; ``max_table_rows`` caps the ``rows`` of all of them, to try a large model on a small machine.
     ``vocabulary`` names a directory of prepared vocabularies, in place of building them from the training rows.
-    ``unlabeled``: the rows have no label; they can be predicted, not trained on.
+    ``unlabeled``: the rows have no label, or one that is ignored; they cannot be trained on. ``predict``: files, as for
+    ``train``, whose rows the trained model predicts at the end; labels in them are ignored.
     """
 
     format: Literal["criteo_tsv", "parquet", "csv", "tsv", "npy", "npy_multi_hot", "movielens"] = "criteo_tsv"
@@ -97,6 +98,7 @@ class DataConfig(Settings):
     eval: str | tuple[str, ...] | None = None
     eval_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     unlabeled: bool = False
+    predict: str | tuple[str, ...] = ()
     rows_per_split: Annotated[int, Field(ge=1)] = 16_384
     reader_threads: Annotated[int, Field(ge=1, le=64)] = 1
     prefetch_batches: Annotated[int, Field(ge=1, le=1024)] = 8
@@ -118,9 +120,10 @@ class DataConfig(Settings):
             if not (columns.categorical or columns.lists):
                 raise ValueError("data.columns.categorical or data.columns.lists must name at least one column")
             if not columns.label and not self.unlabeled:
-                raise ValueError("data.columns.label is not set: name the column with 0 and 1, or set data.unlabeled")
-        if self.unlabeled and self.format == "movielens":
-            raise ValueError("data.unlabeled is not for data.format=movielens, whose ratings are the labels")
+                raise ValueError("data.columns.label is not set: name the column with 0 and 1")
+        if self.format == "movielens" and (self.unlabeled or self.predict):
+            which = "predict" if self.predict else "unlabeled"
+            raise ValueError(f"data.{which} is not for data.format=movielens, whose ratings are the labels")
         return self
 
     @model_validator(mode="after")

@@ -119,7 +119,7 @@ class HogwildWorker:
         before = self._clock()
         self._client.pooled(ticket, pooled)
         after_wait = self._clock()
-        if batch.purpose == "eval":  # its time counts as "other": phases tell where training time goes
+        if batch.purpose != "train":  # its time counts as "other": phases tell where training time goes
             logits = self._step.predict(batch, pooled, self._eval_weights())
             self._client.discard(ticket)
             self._ledger.evaluated(batch, logits.numpy(), batch.labels.numpy())

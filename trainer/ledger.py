@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from trainer.data.batch import Batch, RowSpan
 from trainer.metrics import ProgressiveLoss
+from trainer.predictions import Scored, score
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -44,6 +45,7 @@ class Report:
     commits: list[Commit] = field(default_factory=list)
     bad_batches: list[BadBatch] = field(default_factory=list)
     predictions: list[tuple[FloatArray, FloatArray]] = field(default_factory=list)
+    scored: list[Scored] = field(default_factory=list)
     loss: ProgressiveLoss = field(default_factory=ProgressiveLoss)
     first_pass: ProgressiveLoss = field(default_factory=ProgressiveLoss)
     """The part of ``loss`` on rows that no trainer had been given before: predicted before they are trained on."""
@@ -83,10 +85,14 @@ class Ledger:
             self._report.bad_batches.append(BadBatch(batch.spans, loss))
 
     def evaluated(self, batch: Batch, logits: FloatArray, labels: FloatArray) -> None:
-        """Predictions of an evaluation batch."""
+        """B logits of a batch that is not trained on: of an evaluation, or to be written for the person."""
+        scored = score(batch, logits) if batch.purpose == "predict" else []
         with self._lock:
             self._report.commits.extend(Commit.of(span) for span in batch.spans)
-            self._report.predictions.append((logits, labels))
+            if batch.purpose == "predict":
+                self._report.scored.extend(scored)
+            else:
+                self._report.predictions.append((logits, labels))
 
     @property
     def started_samples(self) -> int:

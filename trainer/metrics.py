@@ -131,8 +131,8 @@ def evaluate(logits: NDArray[np.float32], labels: NDArray[np.bool_]) -> EvalMetr
         logloss=logloss,
         accuracy=correct / samples,
         calibration=prediction_sum / positives if positives else None,
-        prediction_min=float(_sigmoid(np.float64(low))),
-        prediction_max=float(_sigmoid(np.float64(high))),
+        prediction_min=float(sigmoid(np.float64(low))),
+        prediction_max=float(sigmoid(np.float64(high))),
         constant=low == high,
         reasons=reasons,
     )
@@ -206,12 +206,13 @@ def _sums(logits: NDArray[np.float32], labels: NDArray[np.bool_]) -> tuple[float
         truth = labels[start : start + _CHUNK_SAMPLES]
         logit = logits[start : start + _CHUNK_SAMPLES].astype(np.float64)
         correct += int(np.count_nonzero((logit > 0) == truth))
-        prediction_sum += float(_sigmoid(logit).sum())
+        prediction_sum += float(sigmoid(logit).sum())
         # softplus(z) - y·z is the loss without ever taking the logarithm of a rounded probability.
         loss_sum += float((np.logaddexp(0.0, logit) - truth * logit).sum())
     return loss_sum, prediction_sum, correct
 
 
-def _sigmoid(logit: NDArray[np.float64] | np.float64) -> NDArray[np.float64] | np.float64:
+def sigmoid(logit: NDArray[np.float64] | np.float64) -> NDArray[np.float64] | np.float64:
+    """Probability of a click at a logit, in float64."""
     # tanh never overflows, exp(-z) does at z < -709.
     return 0.5 * (1.0 + np.tanh(0.5 * logit))

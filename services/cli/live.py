@@ -85,7 +85,8 @@ def line(progress: Progress) -> str:
 
 def _panel(progress: Progress) -> Group:
     head = Table.grid(padding=(0, 2))
-    bar = ProgressBar(total=progress.total_samples or None, completed=progress.samples, width=30)
+    done, total, _ = _counts(progress)
+    bar = ProgressBar(total=total or None, completed=done, width=30)
     head.add_row(Text(progress.stage or progress.state, style="bold"), bar, _done(progress))
     roles = f"{progress.trainers} trainers, {progress.shards} shards"
     body = [Text(f"{_figures(progress)}   {roles}")]
@@ -94,18 +95,25 @@ def _panel(progress: Progress) -> Group:
     return Group(head, *body)
 
 
+def _counts(progress: Progress) -> tuple[int, int, str]:
+    """What is counted at this stage: done, in all, of what."""
+    if progress.predicted_rows:
+        return progress.predicted_rows, progress.total_predicted_rows, "rows predicted"
+    return progress.samples, progress.total_samples, "samples"
+
+
 def _done(progress: Progress) -> str:
-    if not progress.total_samples:
-        return f"{count(progress.samples)} samples" if progress.samples else ""
-    share = progress.samples / progress.total_samples
-    return f"{count(progress.samples)} of {count(progress.total_samples)} samples ({share:.0%}){_remaining(progress)}"
+    done, total, what = _counts(progress)
+    if not total:
+        return f"{count(done)} {what}" if done else ""
+    left = _remaining(total - done, progress.throughput_samples_per_s)
+    return f"{count(done)} of {count(total)} {what} ({done / total:.0%}){left}"
 
 
-def _remaining(progress: Progress) -> str:
-    left = progress.total_samples - progress.samples
-    if left <= 0 or progress.throughput_samples_per_s <= 0:
+def _remaining(left: int, per_s: float) -> str:
+    if left <= 0 or per_s <= 0:
         return ""
-    minutes, seconds = divmod(round(left / progress.throughput_samples_per_s), 60)
+    minutes, seconds = divmod(round(left / per_s), 60)
     return f", {minutes}:{seconds:02d} left"
 
 

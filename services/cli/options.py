@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Literal
 
 import typer
@@ -18,7 +19,28 @@ Overrides = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print exactly one JSON value on stdout.")]
 SynthFormat = Literal["criteo_tsv", "parquet"]
+Unlabeled = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--unlabeled",
+        help="Files without labels to predict after training (data.predict); more may follow, or repeat the option.",
+        metavar="FILE...",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+
+def with_unlabeled(overrides: list[str] | None, files: list[str] | None) -> list[str]:
+    """The overrides of a command line with ``--unlabeled FILE…``.
+
+    An option takes one value, so what a shell makes of ``--unlabeled *.txt`` arrives as ``files`` and overrides.
+    """
+    given = overrides or []
+    if not files:
+        return given
+    more = [argument for argument in given if "=" not in argument]
+    predict = f"data.predict={json.dumps([*files, *more])}"
+    return [*(argument for argument in given if "=" in argument), predict]
 
 
 def load_with_data(config: str | None, overrides: list[str] | None) -> RunConfig:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from services.cli.units import count, number, percentages, size
 from services.placement_report import PlacementReport
-from services.summary import Failure, Metrics, Phases, Summary
+from services.summary import Failure, Metrics, Phases, PredictionSummary, Summary
 
 _STATE_STYLE = {"SUCCEEDED": "bold green", "FAILED": "bold red", "CANCELLED": "bold yellow"}
 
@@ -86,6 +86,8 @@ def _facts(summary: Summary) -> Table:
     facts = Table.grid(padding=(0, 2))
     facts.add_row("samples", f"{count(samples.trained)} trained, {', '.join(extra)}")
     facts.add_row("rejected lines", count(samples.rejected_lines))
+    if summary.predictions:
+        facts.add_row("predictions", _predictions(summary.predictions))
     speed = summary.throughput_samples_per_s
     facts.add_row("throughput", "too short to measure" if speed is None else f"{count(speed)} samples/s (steady state)")
     startup = "" if summary.startup_s is None else f", of which start-up {summary.startup_s:.1f} s"
@@ -95,6 +97,14 @@ def _facts(summary: Summary) -> Table:
         gap = number(sync.avg_gap, 1)
         facts.add_row("sync", f"{sync.mode} {sync.algorithm}, {count(sync.syncs)} syncs, {gap} iterations apart")
     return facts
+
+
+def _predictions(found: PredictionSummary) -> str:
+    broken = f", {count(found.not_finite_rows)} NaN" if found.not_finite_rows else ""
+    rows = (
+        f"{count(found.rows)} rows of {count(found.files)} files, {count(found.rejected_lines)} lines rejected{broken}"
+    )
+    return f"{rows}; {count(found.parts)} Parquet files in {found.directory}/ of the run directory"
 
 
 def _phases(phases: Phases) -> Table:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import sys
 
 from services.cli.errors import DONE, FAILED, command
-from services.cli.options import AsJson, ConfigPath, Overrides, Quiet, load_with_data
+from services.cli.options import AsJson, ConfigPath, Overrides, Quiet, Unlabeled, load_with_data, with_unlabeled
 
 
 @command
-def train(overrides: Overrides = None, config: ConfigPath = None, as_json: AsJson = False, quiet: Quiet = False) -> int:
+def train(
+    overrides: Overrides = None,
+    config: ConfigPath = None,
+    unlabeled: Unlabeled = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> int:
     """Train a model. Exit code 0 when the run succeeded, 1 when it failed or was cancelled, 2 for wrong settings."""
-    loaded = load_with_data(config, overrides)
+    loaded = load_with_data(config, with_unlabeled(overrides, unlabeled))
 
     from services.cli.live import LiveProgress
     from services.cli.output import show, stdout_to_stderr

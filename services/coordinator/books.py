@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal
 
 from services.coordinator.accounts import Accounts
+from services.coordinator.predictions import Predictions
 from services.coordinator.run_files import RunFiles
 from services.coordinator.work_queue import RowCounts, WorkQueue
 from services.identity import Address
@@ -24,10 +25,18 @@ class Books:
     Reports are numbered by each trainer incarnation: one that is sent again (its answer was late) counts once.
     """
 
-    def __init__(self, queue: WorkQueue, accounts: Accounts, files: RunFiles, known: Callable[[Address], bool]) -> None:
+    def __init__(
+        self,
+        queue: WorkQueue,
+        accounts: Accounts,
+        files: RunFiles,
+        known: Callable[[Address], bool],
+        predictions: Predictions | None = None,
+    ) -> None:
         """``known`` tells whether an address is the current incarnation; what others send does not count."""
         self._queue, self._accounts, self._files, self._known = queue, accounts, files, known
         self._lock = threading.Lock()
+        self.predictions = predictions
         self._last_report: dict[Address, int] = {}
         self._messages: list[str] = []
         self._evaluator = ThreadPoolExecutor(
@@ -41,6 +50,8 @@ class Books:
         with self._lock:
             if not self._known(trainer) or self.fatal is not None:
                 return "done"
+            if self.predictions is not None and self.predictions.behind:
+                return "wait"
             return self._queue.lease(trainer.index)
 
     def report(self, trainer: Address, number: int, report: Report, rejected: list[RejectedLine]) -> int:
@@ -50,7 +61,8 @@ class Books:
         """
         with self._lock:
             # A replaced trainer's rows were queued again, so its report must not count.
-            if self._known(trainer) and number > self._last_report.get(trainer, 0):
+            counts = self._known(trainer) and number > self._last_report.get(trainer, 0)
+            if counts and self.fatal is None:  # what comes after the end would only add to the list of what is wrong
                 self._last_report[trainer] = number
                 try:
                     self._account(trainer, report, rejected)
@@ -64,9 +76,16 @@ class Books:
             return self._queue.requeue(trainer_id)
 
     def settle(self) -> None:
-        """Wait for evaluations that are still being computed; raises what one of them failed with."""
+        """Wait for what is still being computed or written; raises what failed of it."""
         for evaluation in self._evaluations:
             evaluation.result()
+        if self.predictions is not None:
+            self.predictions.settle()
+
+    def close(self) -> None:
+        """Nothing will be reported any more."""
+        if self.predictions is not None:
+            self.predictions.close()
 
     def take_messages(self) -> list[str]:
         """What is worth telling the person since the last call."""
@@ -100,19 +119,27 @@ class Books:
         stage = self._queue.stage
         if stage is None:
             return "finishing"
-        return "training" if stage[0] == "train" else f"evaluating, round {stage[1]}"
+        if stage[0] == "eval":
+            return f"evaluating, round {stage[1]}"
+        return "training" if stage[0] == "train" else "predicting"
 
     def _account(self, trainer: Address, report: Report, rejected: list[RejectedLine]) -> None:
         queue, accounts = self._queue, self._accounts
         before, stages_done = queue.stage, queue.stages_done
-        where = {commit.lease_id: queue.path_of(commit.lease_id) for commit in report.commits if commit.skipped}
+        splits = {commit.lease_id: queue.split_of(commit.lease_id) for commit in report.commits}
         queue.commit(trainer.index, report.commits)
         accounts.report(report, time.monotonic())
-        if fresh := accounts.reject(rejected):
+        lines: Accounts | Predictions = accounts
+        if self.predictions is not None and before is not None and before[0] == "predict":
+            lines = self.predictions
+            self.predictions.add([(splits[commit.lease_id], commit) for commit in report.commits], report.scored)
+            if self.predictions.error is not None:
+                raise self.predictions.error
+        if fresh := lines.reject(rejected):
             self._files.rejected(fresh)
-            accounts.check_lines()
+            lines.check_lines()
         for bad in report.bad_batches:
-            spans = _rows([(where[span.lease_id], span.start, span.end) for span in bad.spans])
+            spans = _rows([(splits[span.lease_id].path, span.start, span.end) for span in bad.spans])
             self._files.event("bad_batch", where=spans, loss=str(bad.loss))  # JSON has no NaN
             accounts.bad_batch(bad, spans)
         if before is not None and queue.stages_done > stages_done:

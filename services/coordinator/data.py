@@ -21,13 +21,10 @@ def prepare_data(config: RunConfig, run_directory: Path | None) -> PreparedData:
     Raises:
         DataError: nothing to train on, or a file cannot be read.
     """
-    if config.data.unlabeled:
-        raise DataError(
-            str(config.data.train), "data.unlabeled is set: rows without labels can be predicted, not trained on"
-        )
     dataset = open_dataset(config.data)
-    plan = dataset.plan_splits()
     readers = config.cluster.trainers * config.data.reader_threads
+    predict = dataset.unlabeled.plan(readers) if dataset.unlabeled else None
+    plan = dataset.plan_splits()
     if len(plan.train) < readers * _SPLITS_PER_READER:  # a small file: finer splits, so that every trainer has work
         finer = max(1, plan.train_rows // (readers * _SPLITS_PER_READER))
         if finer < config.data.rows_per_split:
@@ -39,4 +36,4 @@ def prepare_data(config: RunConfig, run_directory: Path | None) -> PreparedData:
     encoders = build_encoders(dataset.schema, config.data, vocabularies)
     if vocabularies and run_directory is not None:
         save_vocabularies(vocabularies, run_directory / "vocabulary")
-    return PreparedData(dataset, plan, encoders)
+    return PreparedData(dataset, plan, encoders, predict)

@@ -81,6 +81,7 @@ class Recovery:
         self._event(
             "adopted",
             address=str(entry.address),
+            pid=entry.process[0],
             spare=spare is not None,
             seconds=seconds,
             update_in_flight=marked is not None,

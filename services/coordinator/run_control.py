@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 import traceback
@@ -12,18 +11,20 @@ import ray
 
 from checkpoint.policy import FailureEvent, FailureHistory, RecoveryPolicy
 from services.config import RunConfig
-from services.coordinator.accounts import Accounts, TooManyBadError
+from services.coordinator.accounts import TooManyBadError
 from services.coordinator.books import Books
 from services.coordinator.data import prepare_data
 from services.coordinator.directory import Directory, Entry
 from services.coordinator.launch import Launcher
 from services.coordinator.nodes import Assignment
+from services.coordinator.open_books import open_books
+from services.coordinator.predictions import PredictionsError, notices
 from services.coordinator.recovery import Recovery
 from services.coordinator.run_files import RunFiles
 from services.coordinator.setup import PlacedTables, PreparedData, RunSetup, place_tables
 from services.coordinator.summarize import summarize, versions
 from services.coordinator.supervisor import Death, Finished, Supervisor
-from services.coordinator.work_queue import RowCounts, WorkQueue
+from services.coordinator.work_queue import RowCounts
 from services.identity import Address
 from services.placement_report import PlacementReport
 from services.progress import Progress
@@ -43,7 +44,7 @@ def explain(error: Exception) -> str:
     """One readable line or block: what an actor's call failed with, without Ray's remote traceback."""
     cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
     text = str(cause) or repr(cause)
-    own = isinstance(cause, (RunFailedError, TooManyBadError, ValueError, ShardUnavailableError))
+    own = isinstance(cause, (RunFailedError, TooManyBadError, PredictionsError, ValueError, ShardUnavailableError))
     return text if own else f"{type(cause).__name__}: {text}"
 
 
@@ -110,6 +111,8 @@ class RunControl:
         applied = self._samples_applied() if state != "FAILED" else None
         self._launcher.end_all()
         books = self._books
+        if books is not None:
+            books.close()
         summary = summarize(
             self._config,
             state,
@@ -121,6 +124,7 @@ class RunControl:
             ended_s=time.monotonic(),
             trainer_stats=list(self._trainer_stats.values()),
             failures=self._failures,
+            predictions=books.predictions.summary() if books and books.predictions else None,
         )
         try:
             summary.write(self._files.directory / "summary.json")
@@ -144,6 +148,7 @@ class RunControl:
                 phases[phase] = phases.get(phase, 0.0) + seconds
         busy = sum(phases.values())
         last = accounts.evaluations[-1].metrics if accounts and accounts.evaluations else None
+        predictions = books.predictions if books else None
         with self._lock:
             messages, self._messages = self._messages, []
             placement, self._placement = self._placement, None
@@ -154,7 +159,9 @@ class RunControl:
             stage=self._described_stage(),
             samples=books.counts.trained if books else 0,
             total_samples=self._total_samples,
-            throughput_samples_per_s=speed,
+            predicted_rows=predictions.rows_done if predictions else 0,
+            total_predicted_rows=predictions.total_rows if predictions else 0,
+            throughput_samples_per_s=predictions.rows_per_s if predictions and predictions.rows_done else speed,
             loss=loss.logloss if loss else None,
             ne=loss.ne if loss else None,
             auc=last.auc if last else None,
@@ -223,10 +230,13 @@ class RunControl:
         )
         self._enter_stage("loading rows")
         self._setup.load_shards()
+        self._event("loaded", pids={str(entry.address): entry.process[0] for entry in self._shards() if entry.process})
         self._total_samples = total
         self._event("data", train_rows=data.plan.train_rows, eval_rows=data.plan.eval_rows)
         held_out = "the latest in time" if config.data.eval is None else "from data.eval"
         self._say(f"{data.plan.train_rows:,} training rows; {data.plan.eval_rows:,} held out, {held_out}")
+        for notice in notices(data.predict, config) if data.predict else ():
+            self._say(notice)
         if len(data.plan.train) < config.cluster.trainers:
             self._say(
                 f"the training rows come in {len(data.plan.train)} splits for {config.cluster.trainers} trainers "
@@ -237,17 +247,10 @@ class RunControl:
         for trainer_id, call in calls.items():
             self._setup.setup_trainer(trainer_id, call)
         self._setup.load_center()
-        self._books = self._open_books(data)
+        self._books = open_books(config, data, self._files, self._knows)
         self._event("stage", stage=self._books.stage)
         for entry in self._trainers():
             self._supervisor.run(entry)
-
-    def _open_books(self, data: PreparedData) -> Books:
-        config = self._config
-        rows = data.plan.train_rows + data.plan.eval_rows
-        allowed = math.floor(config.data.max_bad_lines * rows + 1e-9)  # 0.29 × 100 is 28.999… in floating point
-        queue = WorkQueue(data.plan.train, data.plan.eval, config.train.epochs, config.train.eval_every_samples)
-        return Books(queue, Accounts(allowed, config.train.max_bad_batches), self._files, self._knows)
 
     def _knows(self, address: Address) -> bool:
         with self._lock:
@@ -353,6 +356,9 @@ class RunControl:
             return max((stats.get("samples", 0) for stats in ray.get(calls, timeout=_STOP_S)), default=0)
         except ray.exceptions.RayError:
             return None
+
+    def _shards(self) -> list[Entry]:
+        return self._directory.all("shard")
 
     def _trainers(self) -> list[Entry]:
         return self._directory.all("trainer")

@@ -23,6 +23,7 @@ from services.transport.routing import order_pieces
 from services.transport.shard_client import ShardTarget
 from trainer.data.dataset import Dataset, SplitPlan
 from trainer.data.encoder import FeatureEncoders
+from trainer.data.unlabeled import PredictPlan
 from trainer.tables import table_dims
 
 _STREAMS = 1024
@@ -35,6 +36,7 @@ class PreparedData:
     dataset: Dataset
     plan: SplitPlan
     encoders: FeatureEncoders
+    predict: PredictPlan | None = None
 
     @property
     def tables(self) -> tuple[str, ...]:

@@ -13,7 +13,18 @@ from typing import Any
 from services.config import RunConfig
 from services.coordinator.accounts import Accounts, Evaluation
 from services.coordinator.work_queue import RowCounts
-from services.summary import BestMetrics, Failure, Metrics, Phases, Precision, Samples, State, Summary, SyncSummary
+from services.summary import (
+    BestMetrics,
+    Failure,
+    Metrics,
+    Phases,
+    Precision,
+    PredictionSummary,
+    Samples,
+    State,
+    Summary,
+    SyncSummary,
+)
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 _PACKAGES = ("penumbra-train", "torch", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu", "ray", "numpy", "pyarrow")
@@ -47,6 +58,7 @@ def summarize(
     ended_s: float,
     trainer_stats: Sequence[Mapping[str, Any]],
     failures: Sequence[Failure],
+    predictions: PredictionSummary | None = None,
 ) -> Summary:
     """Build the summary; parts that never came to be stay null.
 
@@ -56,6 +68,7 @@ def summarize(
         samples_applied: samples whose push the shards applied: what exceeds ``counts.trained`` was trained twice;
             ``None`` when the shards could not be asked.
         trainer_stats: last counters of every incarnation of every trainer.
+        predictions: of the files in ``data.predict``; ``None`` without any.
     """
     phases: dict[str, float] = {}
     for stats in trainer_stats:
@@ -88,6 +101,7 @@ def summarize(
             worker_stall_s=sum(stats.get("sync_stall_s", 0.0) for stats in trainer_stats),
         ),
         failures=tuple(failures),
+        predictions=predictions,
         precision=Precision(recipe=config.train.precision),
         versions=versions(),
     )

@@ -25,6 +25,7 @@ class RowCounts:
     skipped: int = 0
     rejected: int = 0
     evaluated: int = 0
+    predicted: int = 0
 
 
 class _Todo(NamedTuple):
@@ -52,10 +53,18 @@ class _Open:
 
 
 class WorkQueue:
-    """Leases splits of one stage after another: training (all epochs), with evaluations in between and at the end."""
+    """Leases splits of one stage after another: training (all epochs), with evaluations in between and at the end.
+
+    Prediction comes last, so it sees the model that the last evaluation saw.
+    """
 
     def __init__(
-        self, train: Sequence[Split], evaluation: Sequence[Split], epochs: int, eval_every_samples: int | None
+        self,
+        train: Sequence[Split],
+        evaluation: Sequence[Split],
+        epochs: int,
+        eval_every_samples: int | None,
+        predict: Sequence[Split] = (),
     ) -> None:
         self.counts = RowCounts()
         self.stages_done = 0
@@ -63,6 +72,9 @@ class WorkQueue:
         self._open: dict[int, _Open] = {}
         self._next_lease = 0
         self._stages = deque(_stages(train, evaluation, epochs, eval_every_samples))
+        if predict:
+            number = 1 + sum(stage.purpose == "eval" for stage in self._stages)
+            self._stages.append(_Stage("predict", deque(_whole(split, number) for split in predict)))
 
     @property
     def stage(self) -> tuple[Purpose, int] | None:
@@ -78,9 +90,15 @@ class WorkQueue:
         """Every row of every stage is committed."""
         return not self._stages
 
-    def path_of(self, lease_id: int) -> str:
-        """File of an open lease."""
-        return self._open[lease_id].split.path
+    def split_of(self, lease_id: int) -> Split:
+        """What an open lease is of.
+
+        Raises:
+            AccountingError: it is not open.
+        """
+        if lease_id not in self._open:
+            raise AccountingError(f"rows of lease {lease_id} are reported, which nobody has")
+        return self._open[lease_id].split
 
     def trained_by_others(self, trainer_id: int) -> int:
         """Samples that were committed by others than this trainer's current incarnation, which counts its own."""
@@ -130,6 +148,8 @@ class WorkQueue:
         counts.rejected += commit.end - commit.start - commit.rows
         if purpose == "eval":
             counts.evaluated += commit.rows
+        elif purpose == "predict":
+            counts.predicted += commit.rows
         elif commit.skipped:
             counts.skipped += commit.rows
         else:

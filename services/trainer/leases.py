@@ -73,7 +73,7 @@ class CoordinatorLeases:
 
     def _note(self, lease: Lease) -> None:
         with self._lock:
-            if lease.purpose == "eval":
+            if lease.purpose != "train":
                 self.eval_round = lease.epoch
             elif lease.epoch > 1 or lease.requeued:
                 self._seen_before.add(lease.lease_id)

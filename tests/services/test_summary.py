@@ -81,7 +81,7 @@ def test_every_field_of_the_contract_is_there(tmp_path: Path) -> None:
 
 def test_absent_parts_are_null(tmp_path: Path) -> None:
     written = json.loads(Summary(run="r", state="CANCELLED").to_json())
-    for name in ("error", "phases_s", "metrics", "best", "sync", "checkpoint", "pls", "precision"):
+    for name in ("error", "phases_s", "metrics", "best", "sync", "checkpoint", "predictions", "pls", "precision"):
         assert written[name] is None
     assert written["failures"] == []
 

@@ -40,6 +40,21 @@ def test_every_outcome_is_committed_with_its_rows() -> None:
     assert report and not ledger.take()
 
 
+def test_predictions_keep_the_rows_of_their_spans() -> None:
+    ledger = Ledger()
+    one = batch((7, 10, 13, 2), (8, 0, 1, 1), purpose="predict")
+    one.rows = torch.tensor([10, 12, 0])  # row 11 was rejected
+    ledger.evaluated(one, np.array([0.0, 40.0, -1000.0], np.float32), np.zeros(3, np.float32))
+    report = ledger.take()
+    assert report.commits == [Commit(7, 10, 13, 2, False), Commit(8, 0, 1, 1, False)] and report.predictions == []
+    assert [(part.lease_id, part.start, part.rows.tolist()) for part in report.scored] == [
+        (7, 10, [10, 12]),
+        (8, 0, [0]),
+    ]
+    assert [part.probabilities.tolist() for part in report.scored] == [[0.5, 1.0], [0.0]]
+    assert all(part.probabilities.dtype == np.float32 for part in report.scored)
+
+
 def test_loss_of_rows_seen_before_stays_out_of_the_first_pass() -> None:
     ledger = Ledger()
     ledger.trained(batch((1, 0, 2, 2)), 1.0, 1, first_pass=True)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from trainer.data.batch import Batch, RowSpan
-from trainer.data.block import F32, RawBlock
+from trainer.data.block import F32, I64, RawBlock
 from trainer.data.encoder import FeatureEncoders
 from trainer.data.layout import Ids, Part, part_of
 from trainer.data.split import Lease, Purpose
@@ -27,6 +27,11 @@ class _Cursor:
         first = self.block.line_start if start == 0 else self._after(start)
         last = self.block.line_end if end == self.block.rows else self._after(end)
         return RowSpan(self.lease_id, first, last, end - start)
+
+    def rows(self, start: int, end: int) -> I64:
+        """Input rows of the surviving rows ``[start, end)``."""
+        index, first = self.block.row_index, self.block.line_start
+        return np.arange(first + start, first + end, dtype=np.int64) if index is None else index[start:end]
 
     def _after(self, survivors: int) -> int:
         """One past the input row of the last of the first ``survivors`` rows."""
@@ -48,6 +53,7 @@ class BatchAssembler:
         self._parts: list[Part] = []
         self._held_rows = 0
         self._spans: list[RowSpan] = []
+        self._rows: list[I64] = []
         self._purpose: Purpose = "train"
 
     def add(self, lease: Lease, block: RawBlock) -> Iterator[Batch]:
@@ -64,14 +70,14 @@ class BatchAssembler:
         at = 0
         if self._parts or block.rows == 0:
             at = min(self._size - self._held_rows, block.rows)
-            self._hold(part.slice(0, at), cursor.span(0, at), at)
+            self._hold(part, cursor, 0, at)
             if self._held_rows == self._size:
                 yield from self.flush()
         whole = at + (block.rows - at) // self._size * self._size
         if whole > at:
             yield from self._whole(part, cursor, at, whole)
         if block.rows > whole:
-            self._hold(part.slice(whole, block.rows), cursor.span(whole, block.rows), block.rows - whole)
+            self._hold(part, cursor, whole, block.rows)
 
     def flush(self) -> Iterator[Batch]:
         """What is held, as one smaller batch; size 0 when only rejected rows are left to answer for."""
@@ -80,20 +86,25 @@ class BatchAssembler:
             ids = first.joined(others)
             dense = np.concatenate([part.dense for part in self._parts]) if others else first.dense
             labels = np.concatenate([part.labels for part in self._parts]) if others else first.labels
-            yield _batch(dense, labels, ids, tuple(self._spans), self._purpose)
-        self._parts, self._spans, self._held_rows = [], [], 0
+            rows = np.concatenate(self._rows) if self._purpose == "predict" else None
+            yield _batch(dense, labels, ids, tuple(self._spans), self._purpose, rows)
+        self._parts, self._spans, self._rows, self._held_rows = [], [], [], 0
 
     def _whole(self, part: Part, cursor: _Cursor, start: int, end: int) -> Iterator[Batch]:
         """Batches that lie inside one block: views of it."""
         for ids in part.slice(start, end).batches(self._size):
             span = cursor.span(start, start + self._size)
             window = slice(start, start + self._size)
-            yield _batch(part.dense[window], part.labels[window], ids, (span,), self._purpose)
+            rows = cursor.rows(start, start + self._size) if self._purpose == "predict" else None
+            yield _batch(part.dense[window], part.labels[window], ids, (span,), self._purpose, rows)
             start += self._size
 
-    def _hold(self, part: Part, span: RowSpan, rows: int) -> None:
+    def _hold(self, part: Part, cursor: _Cursor, start: int, end: int) -> None:
+        span, rows = cursor.span(start, end), end - start
         if rows or not self._parts:
-            self._parts.append(part)
+            self._parts.append(part.slice(start, end))
+            if self._purpose == "predict":
+                self._rows.append(cursor.rows(start, end))
         self._held_rows += rows
         last = self._spans[-1] if self._spans else None
         if last is not None and (last.lease_id, last.end) == (span.lease_id, span.start):
@@ -102,7 +113,7 @@ class BatchAssembler:
             self._spans.append(span)
 
 
-def _batch(dense: F32, labels: F32, ids: Ids, spans: tuple[RowSpan, ...], purpose: Purpose) -> Batch:
+def _batch(dense: F32, labels: F32, ids: Ids, spans: tuple[RowSpan, ...], purpose: Purpose, rows: I64 | None) -> Batch:
     return Batch(
         torch.from_numpy(dense),
         torch.from_numpy(labels),
@@ -111,4 +122,5 @@ def _batch(dense: F32, labels: F32, ids: Ids, spans: tuple[RowSpan, ...], purpos
         spans,
         purpose,
         None if ids.weights is None else torch.from_numpy(ids.weights),
+        None if rows is None else torch.from_numpy(rows),
     )

@@ -34,8 +34,9 @@ class Batch:
         lengths: F·B int64, feature-major; ``None`` when every sample has exactly one id in every feature
             (then L = F·B), which lets the hot path skip offsets altogether.
         spans: the input rows this batch answers for; together they cover every leased row once.
-        purpose: ``"train"`` or ``"eval"``.
+        purpose: ``"train"``, ``"eval"`` or ``"predict"``.
         weights: L float32, one for each of ``values``; ``None`` when no feature is weighted.
+        rows: B int64, the input row of each sample; only where it is to be predicted.
     """
 
     dense: Tensor
@@ -45,6 +46,7 @@ class Batch:
     spans: tuple[RowSpan, ...]
     purpose: str = "train"
     weights: Tensor | None = None
+    rows: Tensor | None = None
 
     @property
     def size(self) -> int:

@@ -52,7 +52,7 @@ def convert(
     held_rows = written = 0
     with pq.ParquetWriter(out, schema) as writer:
         for row, lines in read_text(split, ((split.row_start, split.row_end),), min(_BLOCK_ROWS, group_rows)):
-            rows, _, rejected = decode_lines(lines, split.path, row, labeled=labeled)
+            rows, _, rejected = decode_lines(lines, split.path, row, "wanted" if labeled else "absent")
             if rejected:
                 on_rejected(rejected)
             held.append(_batch(rows, schema, stats))

@@ -11,6 +11,7 @@ from trainer.data.block import F32, I64, U64, RejectedLine, shorten
 from trainer.data.criteo import COLUMNS, DENSE, EXPECTED, MAX_DIGITS
 from trainer.data.errors import DataError
 from trainer.data.lines import Lines
+from trainer.data.split import Labels
 from trainer.data.swar import PAD_BYTES, Bytes, decode_hex, decode_int
 
 _TAB: Final = 9
@@ -21,7 +22,11 @@ _VALUES: Final = rb"(?:-?[0-9]{1,%d})?(?:\t(?:-?[0-9]{1,%d})?){12}(?:\t(?:[0-9a-
     MAX_DIGITS,
     MAX_DIGITS,
 )
-_GOOD_LINE: Final = {True: re.compile(rb"[01]\t" + _VALUES), False: re.compile(_VALUES)}
+_GOOD_LINE: Final[dict[Labels, re.Pattern[bytes]]] = {
+    "wanted": re.compile(rb"[01]\t" + _VALUES),
+    "ignored": re.compile(rb"[^\t]*\t" + _VALUES),
+    "absent": re.compile(_VALUES),
+}
 
 
 class TextFields(NamedTuple):
@@ -36,7 +41,7 @@ class CriteoRows(NamedTuple):
     """n decoded lines.
 
     Attributes:
-        labels: n float32; zeros where the file has none.
+        labels: n float32; zeros where the file has none, or they are ignored.
         counts: n×13, 0 where negative or missing (all that the dense transform needs).
         categories: 26×n, ``MISSING`` where empty.
         integers: the text of ``counts``; valid as long as the lines are.
@@ -56,22 +61,22 @@ class CheckedLines(NamedTuple):
     rejected: list[RejectedLine]
 
 
-def decode_lines(lines: Lines, path: str, row: int, *, labeled: bool) -> CheckedLines:
-    """Decodes the lines from ``row`` on of a file with 40 columns, or 39 when it is not ``labeled``."""
-    decoded = _decode(lines, labeled)
+def decode_lines(lines: Lines, path: str, row: int, labels: Labels) -> CheckedLines:
+    """Decodes the lines from ``row`` on of a file with 40 columns, or 39 where labels are ``absent``."""
+    decoded = _decode(lines, labels)
     if decoded is not None:
         return CheckedLines(decoded, None, [])
-    good, row_index, rejected = _sort_out(lines, path, row, labeled)
-    decoded = _decode(good, labeled)
+    good, row_index, rejected = _sort_out(lines, path, row, labels)
+    decoded = _decode(good, labels)
     if decoded is None or not rejected:
         raise DataError(path, f"rows {row + 1} to {row + lines.rows}: checked and decoded lines disagree (a bug)")
     return CheckedLines(decoded, np.array(row_index, dtype=np.int64), rejected)
 
 
-def _decode(lines: Lines, labeled: bool) -> CriteoRows | None:
+def _decode(lines: Lines, labels: Labels) -> CriteoRows | None:
     """``None`` when any line is malformed."""
     buffer, start, end, count = lines
-    width = len(COLUMNS) if labeled else len(COLUMNS) - 1
+    width = len(COLUMNS) - (labels == "absent")
     text = buffer[start:end]
     # Tab and newline are the two highest bytes up to 10; a lower one is garbage and shows up in the tab count.
     edges = np.flatnonzero(text <= _NEWLINE)
@@ -82,15 +87,15 @@ def _decode(lines: Lines, labeled: bool) -> CriteoRows | None:
     line_ends = fields[:, -1]
     if not (buffer[line_ends] == _NEWLINE).all():
         return None
-    if labeled:
+    found = np.zeros(count, dtype=np.float32)
+    if labels == "wanted":
         label_ends = fields[:, 0]
         digits = buffer[label_ends - 1] - np.uint8(ord("0"))
         one_character = label_ends[1:] - line_ends[:-1] == 2
         if (digits > 1).any() or not one_character.all() or (count and label_ends[0] - start != 1):
             return None
-        labels = digits.astype(np.float32)
-    else:  # the end of the line before stands for the end of the label
-        labels = np.zeros(count, dtype=np.float32)
+        found = digits.astype(np.float32)
+    elif labels == "absent":  # the end of the line before stands for the end of the label
         fields = np.column_stack((np.concatenate(([start - 1], line_ends[:-1]))[:count], fields))
     starts, ends = fields[:, : _FIRST_SPARSE - 1] + 1, fields[:, 1:_FIRST_SPARSE]
     counts, bad = decode_int(buffer, starts, ends)
@@ -102,54 +107,54 @@ def _decode(lines: Lines, labeled: bool) -> CriteoRows | None:
     categories, bad = decode_hex(buffer, field_starts, field_ends)
     if bad is not None:
         return None
-    return CriteoRows(labels, counts, categories, TextFields(buffer, starts, ends))
+    return CriteoRows(found, counts, categories, TextFields(buffer, starts, ends))
 
 
-def _sort_out(lines: Lines, path: str, row: int, labeled: bool) -> tuple[Lines, list[int], list[RejectedLine]]:
+def _sort_out(lines: Lines, path: str, row: int, labels: Labels) -> tuple[Lines, list[int], list[RejectedLine]]:
     """The slow path: separates malformed lines; the others are laid out again for the one decoder there is."""
     good: list[bytes] = []
     row_index: list[int] = []
     rejected: list[RejectedLine] = []
     for number, line in enumerate(lines.buffer[lines.start : lines.end].tobytes().split(b"\n")[:-1], start=row):
-        if _GOOD_LINE[labeled].fullmatch(line):
+        if _GOOD_LINE[labels].fullmatch(line):
             good.append(line)
             row_index.append(number)
         else:
-            rejected.append(RejectedLine(path, number + 1, *_diagnose(line, labeled)))
+            rejected.append(RejectedLine(path, number + 1, *_diagnose(line, labels)))
     text = b"".join(line + b"\n" for line in good)
     buffer: Bytes = np.zeros(len(text) + 2 * PAD_BYTES, dtype=np.uint8)
     buffer[PAD_BYTES : PAD_BYTES + len(text)] = np.frombuffer(text, dtype=np.uint8)
     return Lines(buffer, PAD_BYTES, PAD_BYTES + len(text), len(good)), row_index, rejected
 
 
-def _diagnose(line: bytes, labeled: bool) -> tuple[str, str, str]:
+def _diagnose(line: bytes, labels: Labels) -> tuple[str, str, str]:
     """(column, found, expected) of a line that is not good."""
-    columns = COLUMNS if labeled else COLUMNS[1:]
+    columns = COLUMNS[1:] if labels == "absent" else COLUMNS
     fields = line.removesuffix(b"\r").split(b"\t")
     if len(fields) != len(columns):
-        return "line", f"{len(fields)} columns" if line.strip() else "an empty line", _wanted(len(fields), labeled)
+        return "line", f"{len(fields)} columns" if line.strip() else "an empty line", _wanted(len(fields), labels)
     for at, (column, field) in enumerate(zip(columns, fields, strict=True)):
         others = [b""] * len(columns)
-        if labeled:
+        if labels != "absent":
             others[0] = b"0"
         others[at] = field
-        if not _GOOD_LINE[labeled].fullmatch(b"\t".join(others)):
+        if not _GOOD_LINE[labels].fullmatch(b"\t".join(others)):
             return column, _show(field), EXPECTED[column] + _header_hint(fields)
     raise AssertionError("every malformed line has a malformed column")
 
 
-def _wanted(found: int, labeled: bool) -> str:
-    if labeled:
-        wanted = f"{len(COLUMNS)} tab-separated columns (label, I1…I13, C1…C26)"
-        if found == len(COLUMNS) - 1:
-            wanted += (
-                "; 39 columns look like an unlabeled file (Criteo's test.txt), which cannot be trained on; "
-                "--unlabeled (data.unlabeled=true) predicts"
-            )
+def _wanted(found: int, labels: Labels) -> str:
+    if labels == "absent":
+        wanted = f"{len(COLUMNS) - 1} tab-separated columns without a label (I1…I13, C1…C26)"
+        if found == len(COLUMNS):
+            wanted += "; 40 columns look like a labeled file: for `penumbra prepare` leave out --unlabeled"
         return wanted
-    wanted = f"{len(COLUMNS) - 1} tab-separated columns without a label (I1…I13, C1…C26)"
-    if found == len(COLUMNS):
-        wanted += "; 40 columns look like a labeled file: leave out --unlabeled (data.unlabeled)"
+    wanted = f"{len(COLUMNS)} tab-separated columns (label, I1…I13, C1…C26)"
+    if found == len(COLUMNS) - 1 and labels == "wanted":
+        wanted += (
+            "; 39 columns look like an unlabeled file (Criteo's test.txt), which cannot be trained on; "
+            "`penumbra train --unlabeled FILE` (data.predict) predicts it"
+        )
     return wanted
 
 

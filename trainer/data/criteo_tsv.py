@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from trainer.data.block import RawBlock, squash_dense
-from trainer.data.criteo import SCHEMA
+from trainer.data.criteo import COLUMNS, SCHEMA
 from trainer.data.criteo_lines import decode_lines
 from trainer.data.index import FileIndex
+from trainer.data.lines import LineReader, open_stream
 from trainer.data.paths import resolve_files
 from trainer.data.schema import FeatureSchema
-from trainer.data.split import Split
+from trainer.data.split import Labels, Split
 from trainer.data.text_files import locate_row, read_text, scan_text
 
 _SUFFIXES: Final = (".tsv", ".txt", ".gz", ".zst", "")
@@ -22,10 +23,11 @@ _SUFFIXES: Final = (".tsv", ".txt", ".gz", ".zst", "")
 class CriteoTsv:
     """Plain, gzip or zstd text files. Stateless, so it can be shared by threads and pickled.
 
-    ``labeled=False`` is for files of 39 columns, whose labels then count as 0.
+    ``labeled=False`` is for files of 39 columns, and of 40 in splits that ignore the label; labels then count as 0.
     """
 
     labeled: bool = True
+    first_line = 1
 
     @property
     def schema(self) -> FeatureSchema:
@@ -44,9 +46,16 @@ class CriteoTsv:
         """Byte offset of a row between two indexed ones (where the evaluation part begins)."""
         return locate_row(index, row)
 
+    def has_label(self, path: str) -> bool:
+        """Whether the first line has as many columns as a labeled one."""
+        with open_stream(path) as stream:
+            lines = LineReader(stream, path).take(1)
+        return lines is not None and lines.buffer[lines.start : lines.end].tobytes().count(b"\t") + 1 == len(COLUMNS)
+
     def read(self, split: Split, ranges: Sequence[tuple[int, int]], block_rows: int) -> Iterator[RawBlock]:
         """Decoded blocks of at most ``block_rows`` input rows that cover ``ranges`` of the split exactly."""
+        labels: Labels = split.labels if self.labeled or split.labels == "ignored" else "absent"
         for row, lines in read_text(split, ranges, block_rows):
-            rows, row_index, rejected = decode_lines(lines, split.path, row, labeled=self.labeled)
+            rows, row_index, rejected = decode_lines(lines, split.path, row, labels)
             dense = squash_dense(rows.counts)
             yield RawBlock(dense, rows.labels, rows.categories, row, row + lines.rows, row_index, rejected)

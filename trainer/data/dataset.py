@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +10,7 @@ from trainer.config import DataConfig
 from trainer.data.block import RawBlock
 from trainer.data.criteo_tsv import CriteoTsv
 from trainer.data.errors import DataError
+from trainer.data.format import Format
 from trainer.data.index import FileIndex, cut
 from trainer.data.movielens import MovieLens
 from trainer.data.npy import NpyDays
@@ -19,6 +20,7 @@ from trainer.data.split import Split
 from trainer.data.table_block import TableMap
 from trainer.data.table_parquet import TableParquet
 from trainer.data.table_text import TableText
+from trainer.data.unlabeled import UnlabeledFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +47,16 @@ class Dataset(Protocol):
         """Blocks of at most ``block_rows`` input rows that cover ``ranges`` of the split exactly, in order."""
 
 
-class _Format(Protocol):
-    @property
-    def schema(self) -> FeatureSchema: ...
-    @property
-    def locate(self) -> Callable[[FileIndex, int], int] | None: ...
-    def resolve(self, patterns: str | Sequence[str]) -> list[str]: ...
-    def scan(self, path: str, rows_per_split: int) -> FileIndex: ...
-    def read(self, split: Split, ranges: Sequence[tuple[int, int]], block_rows: int) -> Iterator[RawBlock]: ...
-
-
 @dataclass(frozen=True)
 class FileDataset:
-    """Files of one format, in time order."""
+    """Files of one format, in time order, and those to predict when it has been trained on."""
 
-    format: _Format
+    format: Format
     train: tuple[str, ...]
     eval: tuple[str, ...] | None
     eval_fraction: float
     rows_per_split: int
+    unlabeled: UnlabeledFiles | None = None
 
     @property
     def schema(self) -> FeatureSchema:
@@ -83,6 +76,8 @@ class FileDataset:
 
     def read(self, split: Split, ranges: Sequence[tuple[int, int]], block_rows: int) -> Iterator[RawBlock]:
         """Blocks of at most ``block_rows`` input rows that cover ``ranges`` of the split exactly, in order."""
+        if split.labels != "wanted" and self.unlabeled is not None:
+            return self.unlabeled.format.read(split, ranges, block_rows)
         return self.format.read(split, ranges, block_rows)
 
     def _plan(self, train: list[FileIndex], held_out: list[FileIndex], train_rows: int, eval_rows: int) -> SplitPlan:
@@ -106,7 +101,7 @@ class FileDataset:
 
 
 def open_dataset(cfg: DataConfig) -> FileDataset:
-    """The data set that ``data.*`` describes; resolves paths but reads nothing yet.
+    """The data set that ``data.*`` describes; resolves paths but reads next to nothing yet.
 
     Raises:
         DataError: nothing found, or a file is in both ``data.train`` and ``data.eval``.
@@ -118,10 +113,18 @@ def open_dataset(cfg: DataConfig) -> FileDataset:
     held_out = None if cfg.eval is None else tuple(chosen.resolve(cfg.eval))
     for path in set(train) & set(held_out or ()):
         raise DataError(path, "is in both data.train and data.eval; evaluation rows must not be trained on")
-    return FileDataset(chosen, train, held_out, cfg.eval_fraction, cfg.rows_per_split)
+    unlabeled = _unlabeled(cfg, train[0]) if cfg.predict else None
+    return FileDataset(chosen, train, held_out, cfg.eval_fraction, cfg.rows_per_split, unlabeled)
 
 
-def _format(cfg: DataConfig) -> _Format:
+def _unlabeled(cfg: DataConfig, trained: str) -> UnlabeledFiles:
+    chosen = _format(cfg.model_copy(update={"unlabeled": True}))
+    if isinstance(chosen, TableText):
+        chosen = chosen.like(trained)
+    return UnlabeledFiles(chosen, tuple(chosen.resolve(cfg.predict)), cfg.rows_per_split)
+
+
+def _format(cfg: DataConfig) -> Format:
     labeled, columns = not cfg.unlabeled, cfg.columns
     match cfg.format:
         case "criteo_tsv":

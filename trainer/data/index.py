@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from trainer.data.split import Split
@@ -21,6 +21,16 @@ class FileIndex:
     starts: tuple[int, ...]
     offsets: tuple[int, ...] | None = None
     size_bytes: int = 0
+
+
+def coarser(index: FileIndex, split_rows: int) -> FileIndex:
+    """The same file with fewer places to cut, at least ``split_rows`` apart."""
+    kept: list[int] = []
+    for position, row in enumerate(index.starts):
+        if not kept or row - index.starts[kept[-1]] >= split_rows:
+            kept.append(position)
+    offsets = None if index.offsets is None else tuple(index.offsets[position] for position in kept)
+    return replace(index, starts=tuple(index.starts[position] for position in kept), offsets=offsets)
 
 
 def cut(index: FileIndex, start: int, end: int, locate: Callable[[FileIndex, int], int] | None) -> list[Split]:

@@ -42,6 +42,7 @@ class MovieLens:
 
     schema = _SCHEMA
     locate = None
+    first_line = None
 
     def resolve(self, patterns: str | Sequence[str]) -> list[str]:
         """Directories behind ``patterns``."""
@@ -51,6 +52,10 @@ class MovieLens:
         """Parses the directory."""
         table = _load(path)
         return FileIndex(path, table.rows, tuple(range(0, table.rows, rows_per_split)))
+
+    def has_label(self, path: str) -> bool:
+        """Ratings are the labels."""
+        return True
 
     def read(self, split: Split, ranges: Sequence[tuple[int, int]], block_rows: int) -> Iterator[RawBlock]:
         """Blocks of at most ``block_rows`` rows that cover ``ranges`` of the split exactly."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from trainer.data.block import F32, I64, U64, RawBlock, RejectedLine
 from trainer.data.criteo import DENSE, LABEL, SPARSE
 from trainer.data.errors import DataError
-from trainer.data.files import open_file
+from trainer.data.files import exists, open_file
 from trainer.data.index import FileIndex
 from trainer.data.npy_file import NpyRows, zip_members
 from trainer.data.paths import resolve_files
@@ -35,6 +35,7 @@ class NpyDays:
     labeled: bool
     multi_hot: bool
     locate = None
+    first_line = None
 
     @property
     def schema(self) -> FeatureSchema:
@@ -53,6 +54,10 @@ class NpyDays:
         """Reads only the headers."""
         with _Day(path, self) as day:
             return FileIndex(path, day.rows, tuple(range(0, day.rows, rows_per_split)))
+
+    def has_label(self, path: str) -> bool:
+        """Whether the day has a file of labels."""
+        return exists(f"{path.removesuffix(_DENSE)}_labels.npy")
 
     def read(self, split: Split, ranges: Sequence[tuple[int, int]], block_rows: int) -> Iterator[RawBlock]:
         """Blocks of at most ``block_rows`` rows that cover ``ranges`` of the split exactly."""

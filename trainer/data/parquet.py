@@ -30,6 +30,7 @@ class CriteoParquet:
 
     labeled: bool = True
     locate = None
+    first_line = None
 
     @property
     def schema(self) -> FeatureSchema:
@@ -52,7 +53,7 @@ class CriteoParquet:
             raise DataError(
                 path,
                 "has no column 'label': it looks like an unlabeled file, which cannot be trained on; "
-                "--unlabeled (data.unlabeled=true) predicts",
+                "`penumbra train --unlabeled FILE` (data.predict) predicts it",
             )
         if missing:
             wanted = ("label, " if self.labeled else "") + "I1…I13, C1…C26"
@@ -62,6 +63,10 @@ class CriteoParquet:
                 f"it has {sorted(names)}",
             )
         return scan_parquet(path, rows_per_split)
+
+    def has_label(self, path: str) -> bool:
+        """Whether there is a column ``label``."""
+        return LABEL in column_names(path)
 
     def read(self, split: Split, ranges: Sequence[tuple[int, int]], block_rows: int) -> Iterator[RawBlock]:
         """Decoded blocks of at most ``block_rows`` rows that cover ``ranges`` of the split exactly."""

@@ -1,4 +1,4 @@
-"""Files behind ``data.train`` and ``data.eval``: paths, directories, globs, URLs, in name order (= time order)."""
+"""Files behind `data.train`, `data.eval`, `data.predict`: paths, directories, globs, URLs, in name (= time) order."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _matches(pattern: str) -> list[str]:
     found = sorted((path for path in files.match(pattern) if not _hidden(path)), key=name_order)
     if not found:
         kind = "no file matches this pattern" if glob.has_magic(pattern) else "no such file or directory"
-        raise DataError(pattern, f"{kind}; check data.train and data.eval")
+        raise DataError(pattern, f"{kind}; check data.train, data.eval and data.predict")
     return found
 
 

@@ -20,6 +20,7 @@ class TableParquet:
 
     table: TableMap
     locate = None
+    first_line = None
 
     @property
     def schema(self) -> FeatureSchema:
@@ -34,6 +35,10 @@ class TableParquet:
         """Reads only the footer."""
         self.table.check_names(path, column_names(path))
         return scan_parquet(path, rows_per_split)
+
+    def has_label(self, path: str) -> bool:
+        """Whether the column that ``data.columns.label`` names is there."""
+        return self.table.columns.label in column_names(path)
 
     def read(self, split: Split, ranges: Sequence[tuple[int, int]], block_rows: int) -> Iterator[RawBlock]:
         """Decoded blocks of at most ``block_rows`` rows that cover ``ranges`` of the split exactly."""

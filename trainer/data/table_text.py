@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -30,16 +30,23 @@ class TableText:
     """Plain, gzip or zstd text. Stateless, so it can be shared by threads and pickled.
 
     ``quoted``: fields may be in double quotes, a quote inside is doubled; a line break inside is not allowed.
+    ``layout``: all columns of the training files, for files without a header that may leave out the label's.
     """
 
     table: TableMap
     delimiter: str
     quoted: bool
+    layout: tuple[str, ...] = ()
 
     @property
     def schema(self) -> FeatureSchema:
         """The mapped columns."""
         return self.table.schema
+
+    @property
+    def first_line(self) -> int:
+        """Line of the first row, from 1."""
+        return 1 + self._header_lines
 
     @property
     def _header_lines(self) -> int:
@@ -58,6 +65,14 @@ class TableText:
         """Byte offset of a row between two indexed ones."""
         return locate_row(index, row)
 
+    def like(self, trained: str) -> TableText:
+        """The same for files without a label that otherwise have the columns of the file ``trained``."""
+        return self if self.table.columns.header else replace(self, layout=tuple(self._names(trained)))
+
+    def has_label(self, path: str) -> bool:
+        """Whether the column that ``data.columns.label`` names is there."""
+        return self.table.columns.label in self._names(path)
+
     def read(self, split: Split, ranges: Sequence[tuple[int, int]], block_rows: int) -> Iterator[RawBlock]:
         """Decoded blocks of at most ``block_rows`` input rows that cover ``ranges`` of the split exactly."""
         names = self._names(split.path)
@@ -70,7 +85,7 @@ class TableText:
         with open_stream(path) as stream:
             lines = LineReader(stream, path).take(1)
         if lines is None:
-            raise DataError(path, "is empty; remove it or take it out of data.train / data.eval")
+            raise DataError(path, "is empty; remove it or take it out of data.train, data.eval, data.predict")
         first = lines.buffer[lines.start : lines.end].tobytes().removeprefix(_BOM).rstrip(b"\r\n")
         fields = self._fields(first)
         if fields is None:
@@ -80,13 +95,19 @@ class TableText:
             if twice:
                 raise DataError(path, f"its header names {', '.join(map(shorten, twice))} more than once")
             return fields
-        if columns.names and len(columns.names) != len(fields):
+        names = self.layout or columns.names
+        if self.layout and len(fields) == len(names) - 1:
+            return [name for name in names if name != columns.label]
+        if names and len(names) != len(fields):
+            wanted = f"data.columns.names has {len(names)}"
+            if self.layout:
+                wanted = f"the training files have {len(names)}, or one fewer without the label"
             raise DataError(
                 path,
-                f"its first line has {len(fields)} columns, data.columns.names has {len(columns.names)}; "
+                f"its first line has {len(fields)} columns, {wanted}; "
                 f"is data.columns.delimiter ({self.delimiter!r}) right?",
             )
-        return list(columns.names) or [str(position) for position in range(len(fields))]
+        return list(names) or [str(position) for position in range(len(fields))]
 
     def _fields(self, line: bytes) -> list[str] | None:
         """Fields of one line; ``None`` when a quote is not closed."""

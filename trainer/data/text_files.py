@@ -48,7 +48,7 @@ def scan_text(path: str, rows_per_split: int, header_lines: int = 0) -> FileInde
         rows -= header_lines
     if rows <= 0:
         nothing = "has a header but no rows" if header_lines else "is empty"
-        raise DataError(path, f"{nothing}; remove it or take it out of data.train / data.eval")
+        raise DataError(path, f"{nothing}; remove it or take it out of data.train, data.eval, data.predict")
     if packed:  # cannot seek: one reader streams it
         return FileIndex(path, rows, (0,))
     starts = tuple(range(0, rows, rows_per_split))

@@ -116,6 +116,14 @@ def test_train_without_data_says_which_setting_is_missing() -> None:
     assert "data.train is empty" in done.stderr
 
 
+def test_training_on_rows_without_labels_is_wrong_usage_with_the_remedy() -> None:
+    done = _penumbra("train", "--json", "data.train=test.txt", "data.unlabeled=true")
+    assert done.returncode == 2
+    error = json.loads(done.stdout)["error"]
+    assert "rows without labels cannot be trained on; name labeled files in data.train" in error
+    assert "data.predict (--unlabeled FILE)" in error and "data.unlabeled: command line" in error
+
+
 def test_debug_adds_the_traceback() -> None:
     done = _penumbra("train", "nonsense", PENUMBRA_DEBUG="1")
     assert done.returncode == 2

@@ -36,6 +36,19 @@ def test_what_is_unknown_is_left_out() -> None:
     assert line(Progress(state="RUNNING", stage="train", samples=5)) == "RUNNING train | 5 samples | 0 samples/s"
 
 
+def test_predicted_rows_take_the_place_of_samples() -> None:
+    predicting = Progress(
+        state="RUNNING",
+        stage="predicting",
+        samples=100,
+        total_samples=100,
+        predicted_rows=2500,
+        total_predicted_rows=10_000,
+        throughput_samples_per_s=500.0,
+    )
+    assert line(predicting) == ("RUNNING predicting | 2,500 of 10,000 rows predicted (25%), 0:15 left | 500 samples/s")
+
+
 def test_not_a_terminal_gets_a_line_every_five_seconds_and_at_every_change() -> None:
     now_s = 0.0
     stream = io.StringIO()

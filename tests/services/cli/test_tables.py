@@ -7,7 +7,7 @@ from rich.console import Console, RenderableType
 
 from services.cli.tables import placement_view, summary_view
 from services.placement_report import NodeMemory, PlacementReport, TablePlacement
-from services.summary import BestMetrics, Failure, Metrics, Phases, Samples, Summary, SyncSummary
+from services.summary import BestMetrics, Failure, Metrics, Phases, PredictionSummary, Samples, Summary, SyncSummary
 
 
 def _text(view: RenderableType, width: int = 140) -> str:
@@ -46,6 +46,15 @@ def test_summary_shows_quality_samples_speed_phases_and_failures() -> None:
     )
     for part in (*expected, "22 repeated", "11 lost", "33 skipped", "54,321 samples/s", "77 syncs", "0.12 s"):
         assert part in text, part
+
+
+def test_summary_shows_predictions_where_there_are_any() -> None:
+    assert "predictions" not in _text(summary_view(SUMMARY))
+    found = PredictionSummary(directory="predictions", files=2, parts=3, rows=12_345, rejected_lines=6)
+    text = _text(summary_view(SUMMARY.model_copy(update={"predictions": found})))
+    assert "12,345 rows of 2 files, 6 lines rejected; 3 Parquet files in predictions/ of the run directory" in text
+    broken = found.model_copy(update={"not_finite_rows": 1000})
+    assert "6 lines rejected, 1,000 NaN;" in _text(summary_view(SUMMARY.model_copy(update={"predictions": broken})))
 
 
 def test_placement_shows_what_a_person_should_know() -> None:

@@ -125,6 +125,25 @@ def test_stages_alternate_and_evaluation_waits_for_the_last_row() -> None:
     assert (queue.counts.trained, queue.counts.evaluated) == (12, 4)
 
 
+def test_prediction_comes_last_and_goes_on_after_a_death() -> None:
+    queue = WorkQueue(splits([4]), splits([2], "eval.tsv"), 1, None, splits([3, 3], "test.tsv"))
+    queue.commit(0, whole(take(queue)))
+    evaluation = take(queue)
+    assert evaluation.purpose == "eval" and queue.lease(1) == "wait"
+    queue.commit(0, whole(evaluation))
+    assert queue.stage == ("predict", 2), "not the last round's number, whose weights trainers have kept"
+    lease = take(queue, 0)
+    queue.commit(0, [Commit(lease.lease_id, 0, 2, 1, False)])
+    assert queue.requeue(0) == 1
+    again = take(queue, 1)
+    assert (again.split, again.ranges, again.purpose) == (lease.split, ((2, 3),), "predict")
+    with pytest.raises(AccountingError, match="lease 2 are reported, which nobody has"):
+        queue.split_of(lease.lease_id)
+    queue.commit(1, whole(again) + whole(take(queue, 1)))
+    assert queue.done
+    assert (queue.counts.trained, queue.counts.evaluated, queue.counts.predicted, queue.counts.rejected) == (4, 2, 5, 1)
+
+
 def test_the_epoch_that_is_leased_is_the_one_shown() -> None:
     queue = WorkQueue(splits([2, 2]), [], epochs=2, eval_every_samples=None)
     shown = []

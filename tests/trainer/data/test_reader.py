@@ -116,7 +116,7 @@ def test_every_leased_row_is_in_exactly_one_span(
             if rng.random() < 0.5
             else ((split.row_start, split.row_end),)
         )
-        leases[i] = Lease(i, split, 0, "eval" if rng.random() < 0.3 else "train", ranges)
+        leases[i] = Lease(i, split, 0, rng.choice(["train", "train", "eval", "predict"]), ranges)
         work.append(leases[i])
         if rng.random() < 0.3:
             work.append(Drain)
@@ -133,6 +133,9 @@ def test_every_leased_row_is_in_exactly_one_span(
         raw_rows = np.rint(np.expm1(batch.dense[:, 0].numpy())).astype(int).tolist()
         spanned = [row for span in batch.spans for row in range(span.start, span.end) if row not in bad]
         assert raw_rows == spanned  # samples in the order of the spans
+        assert (None if batch.rows is None else batch.rows.tolist()) == (
+            spanned if batch.purpose == "predict" else None
+        )
         assert batch.labels.tolist() == [expected[row][0] for row in raw_rows]
         assert batch.lengths is None and batch.values.is_contiguous() and batch.dense.is_contiguous()
         raw = np.array([expected[row][2] for row in raw_rows], dtype=np.uint64).reshape(-1, 26)

@@ -271,7 +271,8 @@ def test_what_does_not_fit_the_map(tmp_path: Path) -> None:
         ({"format": "criteo_tsv", "columns": COLUMNS}, "is for data.format parquet, csv and tsv"),
         ({"format": "csv", "columns": ColumnsConfig(label="y", dense=("a",))}, "must name at least one column"),
         ({"format": "csv", "columns": ColumnsConfig(categorical=("a",))}, "label is not set"),
-        ({"format": "movielens", "unlabeled": True}, "not for data.format=movielens"),
+        ({"format": "movielens", "unlabeled": True}, "data.unlabeled is not for data.format=movielens"),
+        ({"format": "movielens", "predict": "ml"}, "data.predict is not for data.format=movielens"),
     ],
 )
 def test_settings_that_contradict_each_other(settings: Any, message: str) -> None:

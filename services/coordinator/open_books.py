@@ -1,0 +1,26 @@
+"""Opens a run's books from its settings and data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from services.config import RunConfig
+from services.coordinator.accounts import Accounts
+from services.coordinator.books import Books
+from services.coordinator.predictions import DIRECTORY, Predictions
+from services.coordinator.run_files import RunFiles
+from services.coordinator.setup import PreparedData
+from services.coordinator.work_queue import WorkQueue
+from services.identity import Address
+
+
+def open_books(config: RunConfig, data: PreparedData, files: RunFiles, known: Callable[[Address], bool]) -> Books:
+    """Nothing is leased yet; ``known`` tells whether an address is the current incarnation."""
+    train, plan, predict = config.train, data.plan, data.predict
+    rows = plan.train_rows + plan.eval_rows
+    allowed = math.floor(config.data.max_bad_lines * rows + 1e-9)  # 0.29 × 100 is 28.999… in floating point
+    splits = predict.splits if predict else ()
+    queue = WorkQueue(plan.train, plan.eval, train.epochs, train.eval_every_samples, splits)
+    predictions = Predictions(predict, files.directory / DIRECTORY, config.data.max_bad_lines) if predict else None
+    return Books(queue, Accounts(allowed, train.max_bad_batches), files, known, predictions)
