@@ -1,4 +1,4 @@
-"""Shard processes killed in the middle of real runs: their memory is adopted, nothing is lost, nothing applied twice."""
+"""Shard processes killed in the middle of real runs: their memory is adopted, nothing is lost or applied twice."""
 
 from __future__ import annotations
 
