@@ -22,7 +22,7 @@ from tests.services.run_tools import assert_nothing_left, click_log, events, sha
 pytestmark = pytest.mark.timeout(240)
 
 ROWS = 12_000
-DETERMINISTIC = {"deterministic": True, "lookahead": 0, "batch_size": 8}
+DETERMINISTIC = {"deterministic": True, "lookahead": 0, "precision": "fp32", "batch_size": 8}
 
 
 @pytest.fixture(scope="module", autouse=True)
