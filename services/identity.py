@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Role = Literal["keeper", "shard", "trainer", "sync_server"]
+Role = Literal["keeper", "shard", "spare", "trainer", "sync_server"]
+"""A ``spare`` is an idle shard process that becomes a shard's next incarnation."""
 
 
 class Address(NamedTuple):

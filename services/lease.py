@@ -39,6 +39,10 @@ class Lease:
         self._process = identify()
         threading.Thread(target=self._keep, name="lease", daemon=True).start()
 
+    def become(self, address: Address) -> None:
+        """From now on the process is another incarnation (a spare that took over)."""
+        self._address = address
+
     def _keep(self) -> None:
         renewed = time.monotonic()
         while True:

@@ -22,6 +22,7 @@ from services.progress import Progress
 
 if TYPE_CHECKING:
     from services.coordinator.run_control import RunControl
+    from services.transport.shard_client import ShardTarget
     from trainer.data.block import RejectedLine
     from trainer.data.split import Lease
     from trainer.ledger import Report
@@ -46,7 +47,7 @@ class Coordinator:
         self._given_run.set()
         launcher = Launcher(run_id, self._this, self._directory, config)
         with self._lock:
-            start_all(launcher, assignment, synchronized=config.synchronized)
+            start_all(launcher, assignment, synchronized=config.synchronized, spare_shards=config.cluster.spare_shards)
 
         from services.coordinator.run_control import RunControl
 
@@ -92,6 +93,10 @@ class Coordinator:
     def report(self, trainer: Address, number: int, report: Report, rejected: list[RejectedLine]) -> int:
         """What a trainer did since its last report, numbered; returns the samples that the others have committed."""
         return self._control.report(Address(*trainer), number, report, rejected) if self._control else 0
+
+    def successor(self, trainer: Address, lost: Address) -> ShardTarget | None:
+        """The younger incarnation of a lost shard, once it serves; ``None`` means: ask again."""
+        return self._control.successor(Address(*trainer), Address(*lost)) if self._control else None
 
     def _leave_unless_used(self) -> None:
         """Ends a coordinator that nobody gives a run: its driver died, or Ray restarted it after a crash."""

@@ -22,6 +22,8 @@ from services.trainer.actor import Trainer
 NAMESPACE = "penumbra"
 _KILL_TIMEOUT_S = 15.0
 _GRACE_S = 1.0
+_SPARE_NODE_BYTES = 4 << 30
+"""A spare's libraries take some 400 MB: none on nodes with less memory than this."""
 
 
 class Launcher:
@@ -30,7 +32,12 @@ class Launcher:
     def __init__(self, run_id: str, coordinator: Any, directory: Directory, config: RunConfig) -> None:
         self._run_id, self._coordinator, self._directory = run_id, coordinator, directory
         self._timings = (config.failure.heartbeat_s, config.failure.lease_s)
-        self._cpus: dict[Role, float] = {"shard": config.shard_cpus, "trainer": config.trainer_cpus, "sync_server": 0.0}
+        self._cpus: dict[Role, float] = {
+            "shard": config.shard_cpus,
+            "spare": 0.0,
+            "trainer": config.trainer_cpus,
+            "sync_server": 0.0,
+        }
         self._keepers: dict[str, tuple[str, Any]] = {}
 
     def keeper(self, index: int, node_id: str) -> Entry:
@@ -44,8 +51,8 @@ class Launcher:
         return self._enter(Entry(address, actor, node_id))
 
     def role(self, role: Role, index: int, node_id: str) -> Entry:
-        """A shard, trainer or sync server, idle until it is given its work."""
-        kind = {"shard": EmbeddingShard, "trainer": Trainer, "sync_server": SyncServer}[role]
+        """A shard, spare, trainer or sync server, idle until it is given its work."""
+        kind = {"shard": EmbeddingShard, "spare": EmbeddingShard, "trainer": Trainer, "sync_server": SyncServer}[role]
         address = self._directory.next_address(role, index)
         actor = self._options(kind, str(address), node_id, self._cpus[role]).remote(
             address, self.keeper_name(node_id), self._coordinator, *self._timings
@@ -59,6 +66,10 @@ class Launcher:
     def shared_keeper(self, node_id: str, other_node_id: str) -> str | None:
         """The keeper two actors share, or ``None`` when they are on different nodes."""
         return self.keeper_name(node_id) if node_id == other_node_id else None
+
+    def holds_memory(self, node_id: str) -> bool:
+        """Whether the node's keeper, and so the memory of its shards and trainers, is still there."""
+        return any(entry.node_id == node_id for entry in self._directory.all("keeper"))
 
     def release_memory(self, node_id: str, prefix: str) -> None:
         """Let the node's keeper drop regions (slabs of a dead trainer)."""
@@ -111,7 +122,7 @@ class Launcher:
         return entry
 
 
-def start_all(launcher: Launcher, assignment: Assignment, *, synchronized: bool) -> None:
+def start_all(launcher: Launcher, assignment: Assignment, *, synchronized: bool, spare_shards: int) -> None:
     """Start every actor of the run at once: their imports, the long part, then overlap."""
     nodes = [node.node_id for node in assignment.nodes]
     for index in sorted({*assignment.shards, *assignment.trainers, assignment.sync_server}):
@@ -122,6 +133,9 @@ def start_all(launcher: Launcher, assignment: Assignment, *, synchronized: bool)
         launcher.role("shard", shard_id, nodes[node])
     if synchronized:
         launcher.role("sync_server", 0, nodes[assignment.sync_server])
+    for index, node in enumerate(sorted(set(assignment.shards)) * spare_shards):
+        if assignment.nodes[node].memory_bytes >= _SPARE_NODE_BYTES:
+            launcher.role("spare", index, nodes[node])
 
 
 @ray.remote(num_cpus=0, max_retries=0)

@@ -19,6 +19,7 @@ from services.coordinator.launch import Launcher
 from services.coordinator.nodes import Assignment
 from services.coordinator.open_books import open_books
 from services.coordinator.predictions import PredictionsError, notices
+from services.coordinator.recovery import Recovery
 from services.coordinator.run_files import RunFiles
 from services.coordinator.setup import PlacedTables, PreparedData, RunSetup, place_tables
 from services.coordinator.summarize import summarize, versions
@@ -29,6 +30,7 @@ from services.placement_report import PlacementReport
 from services.progress import Progress
 from services.summary import Failure, State
 from services.transport.errors import ShardUnavailableError
+from services.transport.shard_client import ShardTarget
 from trainer.data.block import RejectedLine
 from trainer.data.split import Lease
 from trainer.ledger import Report
@@ -193,6 +195,10 @@ class RunControl:
         """What a trainer did since its last report; returns the samples that the others have committed."""
         return self._books.report(trainer, number, report, rejected) if self._books else 0
 
+    def successor(self, trainer: Address, lost: Address) -> ShardTarget | None:
+        """The younger incarnation of a lost shard, once it serves."""
+        return self._recovery.successor(trainer, lost)
+
     # ---- the run --------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
@@ -213,8 +219,18 @@ class RunControl:
         self._check()
         total = data.plan.train_rows * config.train.epochs
         self._setup = RunSetup(config, self._run_id, self._directory, self._launcher, data, placed, total)
+        self._recovery = Recovery(
+            self._directory,
+            self._launcher,
+            self._supervisor,
+            self._setup,
+            config.failure.startup_timeout_s,
+            self._say,
+            self._event,
+        )
         self._enter_stage("loading rows")
         self._setup.load_shards()
+        self._event("loaded", pids={str(entry.address): entry.process[0] for entry in self._shards() if entry.process})
         self._total_samples = total
         self._event("data", train_rows=data.plan.train_rows, eval_rows=data.plan.eval_rows)
         held_out = "the latest in time" if config.data.eval is None else "from data.eval"
@@ -276,7 +292,8 @@ class RunControl:
             self._directory.remove(address)
         self._running.discard(address)
         samples = self._books.counts.trained if self._books else 0
-        event = FailureEvent(address.role, address.index, address.generation, death.cause, samples)
+        held = self._launcher.holds_memory(entry.node_id)
+        event = FailureEvent(address.role, address.index, address.generation, death.cause, samples, held)
         decision = RecoveryPolicy().decide(event, FailureHistory(self._replacements, self._config.failure.max_failures))
         self._event("death", address=str(address), cause=death.cause, action=decision.action, detect_s=death.detect_s)
         failure = Failure(
@@ -289,33 +306,17 @@ class RunControl:
         if decision.action == "fail":
             self._failures.append(failure)
             raise RunFailedError(decision.reason)
-        self._running.add(self._replace_trainer(entry, failure))
-
-    def _replace_trainer(self, dead: Entry, failure: Failure) -> Address:
-        started = time.monotonic()
-        trainer_id = dead.address.index
-        rows = self._books.requeue(trainer_id) if self._books else 0
+        if decision.action == "ignore":
+            self._recovery.start_spare(address.index, entry.node_id)
+            return
         self._replacements += 1
-        self._launcher.release_memory(dead.node_id, f"{dead.address}/")
-        entry = self._launcher.role("trainer", trainer_id, dead.node_id)
-        self._supervisor.watch(entry)
-        try:
-            call = self._setup.start_setup(trainer_id, failure.at_samples)
-            adopted = self._setup.setup_trainer(trainer_id, call)
-        except (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError):  # a watch reports who died
-            self._failures.append(failure)
-            return entry.address
-        self._supervisor.run(entry)
-        seconds = time.monotonic() - started
-        self._failures.append(
-            failure.model_copy(update={"reschedule_s": seconds, "mode": "warm" if adopted else "partial"})
-        )
-        self._say(
-            f"trainer {trainer_id} died ({failure.cause}); {entry.address} took over in {seconds:.1f} s, "
-            f"{rows:,} uncommitted rows queued again"
-        )
-        self._event("replaced", address=str(entry.address), requeued_rows=rows, seconds=seconds, adopted=adopted)
-        return entry.address
+        if decision.action == "adopt":
+            self._failures.append(self._recovery.adopt_shard(entry, failure))
+            return
+        rows = self._books.requeue(address.index) if self._books else 0
+        successor, failure = self._recovery.replace_trainer(entry, failure, rows)
+        self._failures.append(failure)
+        self._running.add(successor)
 
     def _handle_end(self, end: Finished) -> None:
         """A trainer returned or raised."""
@@ -355,6 +356,9 @@ class RunControl:
             return dict(zip(calls, ray.get(list(calls.values()), timeout=_STOP_S), strict=True))
         except ray.exceptions.RayError:
             return None
+
+    def _shards(self) -> list[Entry]:
+        return self._directory.all("shard")
 
     def _trainers(self) -> list[Entry]:
         return self._directory.all("trainer")

@@ -9,7 +9,7 @@ import ray
 
 from checkpoint.piece import Piece
 from services.config import RunConfig
-from services.coordinator.directory import Directory
+from services.coordinator.directory import Directory, Entry
 from services.coordinator.launch import Launcher
 from services.coordinator.nodes import Assignment, budgets
 from services.memory.process import ProcessIdentity
@@ -146,17 +146,15 @@ class RunSetup:
             call = server.actor.load.remote(trainer.actor.dense_weights.remote(), self._config.sync.alpha)
             server.process = ProcessIdentity(*ray.get(call, timeout=self._timeout_s))
 
+    def shard_target(self, entry: Entry, node_id: str) -> ShardTarget:
+        """How a trainer on ``node_id`` reaches a shard."""
+        by_objects = self._config.cluster.transport == "object"
+        keeper = None if by_objects else self._launcher.shared_keeper(entry.node_id, node_id)
+        return ShardTarget(entry.address, entry.actor, keeper)
+
     def _trainer_spec(self, node_id: str, trained_samples: int) -> TrainerSpec:
-        transport = self._config.cluster.transport
-        targets = tuple(
-            ShardTarget(
-                entry.address,
-                entry.actor,
-                None if transport == "object" else self._launcher.shared_keeper(entry.node_id, node_id),
-            )
-            for entry in self._directory.all("shard")
-        )
-        if transport == "slab" and any(target.keeper is None for target in targets):
+        targets = tuple(self.shard_target(entry, node_id) for entry in self._directory.all("shard"))
+        if self._config.cluster.transport == "slab" and any(target.keeper is None for target in targets):
             raise ValueError(
                 "cluster.transport=slab needs trainers and shards on one node; use auto (Ray objects across nodes)"
             )

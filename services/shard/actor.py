@@ -30,17 +30,20 @@ class EmbeddingShard:
 
         self._server = ShardServer(Address(*address), keeper)
         self._stopped = threading.Event()
+        self._lease: Lease | None = None
         if coordinator is not None:
-            Lease(Address(*address), coordinator, heartbeat_s, lease_s, self._server.stats)
+            self._lease = Lease(Address(*address), coordinator, heartbeat_s, lease_s, self._server.stats)
 
     def load(self, spec: ShardSpec) -> tuple[int, int]:
         """Create and initialize the rows; returns this process's identity."""
         self._server.load(spec)
         return identify()
 
-    def adopt(self) -> tuple[tuple[int, int], MarkedUpdate | None]:
-        """Take over the memory of the dead former generation; also tells which update it died in."""
-        marked = self._server.adopt()
+    def adopt(self, address: Address) -> tuple[tuple[int, int], MarkedUpdate | None]:
+        """Become ``address`` and take over the memory of its dead former generation; tells which update it died in."""
+        marked = self._server.adopt(Address(*address))
+        if self._lease is not None:
+            self._lease.become(Address(*address))
         return identify(), marked
 
     def attach_slab(self, trainer: Address, slab_id: int, name: str) -> None:

@@ -39,11 +39,9 @@ class ShardCore:
 
     @classmethod
     def adopt(cls, keeper: str, address: Address) -> tuple[ShardCore, MarkedUpdate | None]:
-        """Warm recovery: go on with the rows of the dead incarnation; tell which update it died in, if any."""
+        """Warm recovery: go on with the rows of the dead incarnation, without the update it died in, if any."""
         memory = ShardMemory.adopt(keeper, address)
-        marked = memory.marked_update()
-        memory.clear_mark()
-        return cls(memory), marked
+        return cls(memory), memory.undo_marked_update()
 
     @property
     def total_dim(self) -> int:

@@ -14,12 +14,16 @@ from services.identity import Address
 from services.memory.header import ArraySpec, Layout
 from services.memory.region import Region
 from services.shard.tbe import momentum_numel
+from services.shard.undo import UndoLog
 
 MARK_IDS = 1 << 22
 """Capacity, in ids, of the update-in-flight mark; its pages cost nothing until a push that large arrives."""
 
 _ROW_TYPES = {"fp32": "float32", "fp16": "float16"}
-_ACTIVE, _STREAM, _SEQUENCE, _IDS = range(4)
+_UNDO_NUMEL = 1 << 23
+"""Weights of the largest push that can be taken back: 32 MiB copied, about as much as the update itself would take."""
+
+_ACTIVE, _STREAM, _SEQUENCE, _IDS, _UNDO = range(5)
 _PUSHES, _SAMPLES, _LOOKUPS = range(3)
 
 
@@ -50,12 +54,14 @@ class ShardSpec:
 
 @dataclass(frozen=True, slots=True)
 class MarkedUpdate:
-    """An update that was being applied when its shard died: some of its rows may have it, others not."""
+    """An update that was being applied when its shard died."""
 
     stream: int
     sequence: int
+    undone: bool
+    """Its rows are as they were before it: sent again, it is applied as if nothing had happened."""
     rows: Mapping[str, Sequence[int]] | None
-    """Global row ids by table; ``None`` when the push was larger than the mark's capacity: any row may be concerned."""
+    """Unless ``undone``, the global row ids by table that may have it or not; ``None``: any row may be concerned."""
 
 
 class ShardMemory:
@@ -72,6 +78,7 @@ class ShardMemory:
         self._mark = arrays["mark"].numpy()
         self._mark_ids = arrays["mark_ids"]
         self._mark_offsets = arrays["mark_offsets"]
+        self._undo = UndoLog(self.spec.pieces, self.spec.optimizer, arrays) if self.spec.pieces else None
         self._counts = arrays["counts"].numpy()
 
     @classmethod
@@ -84,6 +91,7 @@ class ShardMemory:
             arrays={
                 "weights": ArraySpec(_ROW_TYPES[spec.weights_precision], sum(piece.numel for piece in spec.pieces)),
                 "momentum1": ArraySpec("float32", momentum_numel(spec.optimizer, spec.pieces)),
+                **UndoLog.specs(spec.optimizer, _ROW_TYPES[spec.weights_precision], _UNDO_NUMEL if rows else 0),
                 "access_counters": ArraySpec("int32", rows),  # room for MFU; untouched pages take no memory
                 "applied": ArraySpec("int64", spec.streams),
                 "mark": ArraySpec("int64", 8),
@@ -104,12 +112,15 @@ class ShardMemory:
         return int(self._applied[stream])
 
     def begin_update(self, stream: int, sequence: int, ids: Tensor, offsets: Tensor) -> None:
-        """Mark a push as being applied: from here until ``end_update`` a death may leave it half done."""
-        mark, count = self._mark, ids.numel()
+        """Mark a push as being applied and keep what it will overwrite; ``end_update`` makes it final."""
+        mark, count, undo = self._mark, ids.numel(), False
         if count <= MARK_IDS:
             self._mark_ids[:count].copy_(ids)
-            self._mark_offsets.copy_(offsets[:: (offsets.numel() - 1) // len(self.spec.pieces)])
-        mark[_STREAM], mark[_SEQUENCE], mark[_IDS] = stream, sequence, count
+            starts = offsets[:: (offsets.numel() - 1) // len(self.spec.pieces)]
+            self._mark_offsets.copy_(starts)
+            assert self._undo is not None
+            undo = self._undo.save(ids, starts.tolist())
+        mark[_STREAM], mark[_SEQUENCE], mark[_IDS], mark[_UNDO] = stream, sequence, count, undo
         mark[_ACTIVE] = 1
 
     def end_update(self, stream: int, sequence: int, samples: int) -> None:
@@ -119,25 +130,29 @@ class ShardMemory:
         self._counts[_SAMPLES] += samples
         self._mark[_ACTIVE] = 0
 
-    def marked_update(self) -> MarkedUpdate | None:
-        """The update the former incarnation was applying when it died, if any."""
+    def undo_marked_update(self) -> MarkedUpdate | None:
+        """Take back the update that the former incarnation was applying when it died, if any; tells what it was."""
         mark = self._mark
         stream, sequence = int(mark[_STREAM]), int(mark[_SEQUENCE])
         if not mark[_ACTIVE] or self.last_applied(stream) >= sequence:
+            mark[_ACTIVE] = 0
             return None
-        count = int(mark[_IDS])
-        if count > MARK_IDS:
-            return MarkedUpdate(stream, sequence, None)
-        offsets = self._mark_offsets.tolist()
-        rows: dict[str, list[int]] = {}
-        for index, piece in enumerate(self.spec.pieces):
-            ids = torch.unique(self._mark_ids[offsets[index] : offsets[index + 1]]) + piece.row_start
-            rows.setdefault(piece.table, []).extend(ids.tolist())
-        return MarkedUpdate(stream, sequence, rows)
+        marked = self._take_back(stream, sequence, int(mark[_IDS]))
+        mark[_ACTIVE] = 0  # only now: who dies in the middle leaves everything for the next to take back again
+        return marked
 
-    def clear_mark(self) -> None:
-        """Forget the marked update (after it was reported)."""
-        self._mark[_ACTIVE] = 0
+    def _take_back(self, stream: int, sequence: int, count: int) -> MarkedUpdate:
+        if count > MARK_IDS:
+            return MarkedUpdate(stream, sequence, False, None)
+        ids, starts = self._mark_ids[:count], self._mark_offsets.tolist()
+        if self._mark[_UNDO]:
+            assert self._undo is not None
+            self._undo.put_back(ids, starts)
+            return MarkedUpdate(stream, sequence, True, {})
+        rows: dict[str, list[int]] = {}
+        for piece, start, end in zip(self.spec.pieces, starts, starts[1:], strict=False):
+            rows.setdefault(piece.table, []).extend((torch.unique(ids[start:end]) + piece.row_start).tolist())
+        return MarkedUpdate(stream, sequence, False, rows)
 
     def count_lookup(self) -> None:
         """Count one lookup request."""

@@ -50,9 +50,13 @@ class ShardServer:
         """Create and initialize the rows."""
         self._serve(ShardCore.create(self._keeper, self._address, spec))
 
-    def adopt(self) -> MarkedUpdate | None:
-        """Take over the memory of the dead former generation; tells which update it died in, if any."""
-        core, marked = ShardCore.adopt(self._keeper, self._address)
+    def adopt(self, address: Address) -> MarkedUpdate | None:
+        """Become ``address`` and take over the memory of its dead former generation.
+
+        Tells which update it died in, if any.
+        """
+        core, marked = ShardCore.adopt(self._keeper, address)
+        self._address = address
         self._serve(core)
         return marked
 

@@ -14,6 +14,7 @@ from services.memory.header import HeaderError
 from services.trainer.dense_memory import DenseMemory
 from services.trainer.foreground_easgd import ForegroundEasgd
 from services.trainer.leases import CoordinatorLeases
+from services.trainer.locate import ShardLocator
 from services.trainer.progress_rates import ProgressRates
 from services.trainer.reporter import Reporter
 from services.trainer.spec import TrainerSpec
@@ -44,7 +45,7 @@ class TrainerCore:
         dataset: Dataset,
         encoders: FeatureEncoders,
     ) -> None:
-        self._address, self._spec = address, spec
+        self._address, self._spec, self._coordinator = address, spec, coordinator
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         config = spec.config
@@ -157,6 +158,7 @@ class TrainerCore:
             wire=config.cluster.wire,
             mean=mean_pooled(config.embedding, spec.tables),
             max_gradient=config.embedding.max_gradient,
+            locate=ShardLocator(address, self._coordinator, self._stop),
         )
         return HogwildWorker(
             self._replica,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from services.identity import Address
 from services.shard.core import SEQUENCE_BITS
+from services.transport.errors import ShardUnavailableError
 from services.transport.messages import WIRE, Sender, fp16_gradient_scale
 from services.transport.routing import Router
 from services.transport.shard_client import LineSpec, ObjectLine, ShardLine, ShardTarget, SlabLine
@@ -24,13 +25,28 @@ POOLED_TYPE = {**WIRE, "fp16": torch.float32}
 """Type of the pooled rows a trainer computes with: FP16 gradients would lose digits before they can be scaled."""
 
 
+Locate = Callable[[Address], ShardTarget]
+"""Waits for the successor of a shard incarnation that is gone; raises ``ShardUnavailableError`` when there is none."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A message to one shard, kept until it is answered, so that it can be sent again to the shard's successor."""
+
+    push: Any | None
+    sequence: int
+    learning_rate: float
+    lookup: Any | None
+    call: Any = None
+
+
 @dataclass(slots=True)
 class LookupTicket:
-    """One batch's requests, one per shard, and the calls that answer them (and acknowledge ``pushed``)."""
+    """One batch's requests, one per shard, and the messages that ask for them (and carry the push of ``pushed``)."""
 
     batch: Batch
     requests: list[Any]
-    calls: list[Any] = field(default_factory=list)
+    sent: list[_Sent] = field(default_factory=list)
     pushed: LookupTicket | None = None
 
 
@@ -50,12 +66,14 @@ class ShardedEmbeddingClient:
         wire: str,
         mean: Sequence[bool] = (),
         max_gradient: float | None = None,
+        locate: Locate | None = None,
     ) -> None:
         """Open a line to each shard; ``targets[i].keeper`` is given where shard i shares this node's memory.
 
         ``mean``: for each feature whether its ids are averaged (none without it). ``max_gradient``: the pooled rows'
-        gradients are clamped to ±this.
+        gradients are clamped to ±this. ``locate``: without it a lost shard is an error.
         """
+        self._trainer, self._thread, self._stream, self._locate = trainer, thread, stream, locate
         self._router = router
         self._mean = MeanPooling(router.dims, mean) if any(mean) else None
         self._max_gradient = max_gradient
@@ -63,23 +81,25 @@ class ShardedEmbeddingClient:
         self._shards = [
             i for i, route in enumerate(router.routes) if route.pieces
         ]  # one that owns nothing is not asked
-        self._targets = [targets[i] for i in self._shards]
-        self._lines: list[ShardLine] = []
-        for shard_id, target in zip(self._shards, self._targets, strict=True):
-            route = router.routes[shard_id]
-            spec = LineSpec(
-                pieces=len(route.pieces),
-                dim=route.total_dim,
+        self._specs = [
+            LineSpec(
+                pieces=len(router.routes[shard_id].pieces),
+                dim=router.routes[shard_id].total_dim,
                 batch=batch,
-                ids=batch * len(route.pieces),  # multi-hot bursts get a larger slot when they come
+                ids=batch * len(router.routes[shard_id].pieces),  # multi-hot bursts get a larger slot when they come
                 slots=2 * lookahead + 2,  # lookahead + 1 pushes unacknowledged, as many lookups under way
                 wire=wire,
             )
-            sender = Sender(trainer.index, trainer.generation, stream, target.address.generation)
+            for shard_id in self._shards
+        ]
+        self._lines: list[ShardLine] = []
+        for shard_id, spec in zip(self._shards, self._specs, strict=True):
+            target, sender = targets[shard_id], self._sender(targets[shard_id])
             if target.keeper is None:
                 self._lines.append(ObjectLine(target, spec, sender))
             else:
                 self._lines.append(SlabLine(trainer, thread, target, spec, sender))
+        self._unanswered: list[deque[_Sent]] = [deque() for _ in self._lines]
         self._sequence = trainer.generation << SEQUENCE_BITS
         self._unacknowledged: deque[LookupTicket] = deque()  # pushes that were sent without a lookup behind them
         self._acknowledged: list[Batch] = []
@@ -87,14 +107,12 @@ class ShardedEmbeddingClient:
     def lookup(self, batch: Batch) -> LookupTicket:
         """Start the lookup of ``batch`` on every shard."""
         ticket = self._prepare(batch)
-        ticket.calls = [
-            line.send(None, 0, 0.0, request) for line, request in zip(self._lines, ticket.requests, strict=True)
-        ]
+        ticket.sent = [self._send(index, _Sent(None, 0, 0.0, request)) for index, request in enumerate(ticket.requests)]
         return ticket
 
     def pooled(self, ticket: LookupTicket, out: Tensor) -> None:
         """Wait for all shards, then assemble their pooled rows into ``out``, B×F×D or B×ΣD."""
-        results = self._wait(ticket.calls)
+        results = self._wait(ticket.sent)
         if ticket.pushed is not None:
             self._acknowledge(ticket.pushed)
             ticket.pushed = None
@@ -113,20 +131,20 @@ class ShardedEmbeddingClient:
             self._router.scatter(shard_id, grad, request.grad_area())
         following_ticket = None if following is None else self._prepare(following)
         lookups = [None] * len(self._lines) if following_ticket is None else following_ticket.requests
-        ticket.calls = [
-            line.send(request, self._sequence, learning_rate, lookup)
-            for line, request, lookup in zip(self._lines, ticket.requests, lookups, strict=True)
+        ticket.sent = [
+            self._send(index, _Sent(request, self._sequence, learning_rate, lookup))
+            for index, (request, lookup) in enumerate(zip(ticket.requests, lookups, strict=True))
         ]
         if following_ticket is None:
             self._unacknowledged.append(ticket)
             return None
-        following_ticket.calls, following_ticket.pushed = ticket.calls, ticket
+        following_ticket.sent, following_ticket.pushed = ticket.sent, ticket
         return following_ticket
 
     def discard(self, ticket: LookupTicket) -> None:
         """Give the requests back without a push of their own; one that travelled with the lookup is waited for."""
         if ticket.pushed is not None:
-            self._wait(ticket.calls)
+            self._wait(ticket.sent)
             self._acknowledge(ticket.pushed)
             ticket.pushed = None
         for line, request in zip(self._lines, ticket.requests, strict=True):
@@ -135,7 +153,7 @@ class ShardedEmbeddingClient:
     def flush(self) -> None:
         """Wait for the acknowledgement of pushes that no lookup follows."""
         while self._unacknowledged:
-            self._wait(self._unacknowledged[0].calls)
+            self._wait(self._unacknowledged[0].sent)
             self._acknowledge(self._unacknowledged.popleft())
 
     def take_acknowledged(self) -> list[Batch]:
@@ -165,5 +183,45 @@ class ShardedEmbeddingClient:
         self.discard(ticket)
         self._acknowledged.append(ticket.batch)
 
-    def _wait(self, calls: list[Any]) -> list[Any]:
-        return [line.wait(call) for line, call in zip(self._lines, calls, strict=True)]
+    def _sender(self, target: ShardTarget) -> Sender:
+        return Sender(self._trainer.index, self._trainer.generation, self._stream, target.address.generation)
+
+    def _send(self, index: int, sent: _Sent) -> _Sent:
+        sent.call = self._lines[index].send(sent.push, sent.sequence, sent.learning_rate, sent.lookup)
+        self._unanswered[index].append(sent)
+        return sent
+
+    def _wait(self, sent: list[_Sent]) -> list[Any]:
+        return [self._answer(index, own) for index, own in enumerate(sent)]
+
+    def _answer(self, index: int, sent: _Sent) -> Any:
+        while True:
+            try:
+                result = self._lines[index].wait(sent.call)
+            except ShardUnavailableError as lost:
+                self._follow(index, lost)
+                continue
+            except BaseException:
+                self._unanswered[index].remove(sent)
+                raise
+            self._unanswered[index].remove(sent)
+            return result
+
+    def _follow(self, index: int, lost: ShardUnavailableError) -> None:
+        """Send everything unanswered to the shard's successor, which skips the pushes that were applied."""
+        while True:
+            if self._locate is None:
+                raise lost
+            target = self._locate(lost.shard)
+            line, sender = self._lines[index], self._sender(target)
+            try:
+                if isinstance(line, SlabLine) and target.keeper is not None:
+                    line.follow(target, sender)
+                else:  # what lies in slabs is sent as objects from now on
+                    line = self._lines[index] = ObjectLine(target, self._specs[index], sender)
+            except ShardUnavailableError as again:
+                lost = again
+                continue
+            for sent in self._unanswered[index]:
+                sent.call = line.send(sent.push, sent.sequence, sent.learning_rate, sent.lookup)
+            return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import ray
@@ -78,13 +80,35 @@ class ShardLine(Protocol):
 
 
 class _SlabRequest:
-    __slots__ = ("index", "position", "slab_id", "slot")
+    """Also readable as an ``_ObjectRequest``: when the shard moves to another node, it is sent as one."""
+
+    __slots__ = ("index", "slab_id", "slot")
 
     def __init__(self, slab_id: int, index: int, slot: SlabSlot) -> None:
         self.slab_id, self.index, self.slot = slab_id, index, slot
 
     def grad_area(self) -> Tensor:
         return self.slot.rows
+
+    @property
+    def grad(self) -> Tensor:
+        return self.slot.rows
+
+    @property
+    def ids(self) -> Tensor:
+        return self.slot.ids
+
+    @property
+    def offsets(self) -> Tensor | None:
+        return None if self.slot.unit else self.slot.offsets
+
+    @property
+    def weights(self) -> Tensor | None:
+        return self.slot.weights
+
+    @property
+    def batch(self) -> int:
+        return self.slot.batch
 
 
 class SlabLine:
@@ -93,7 +117,8 @@ class SlabLine:
     def __init__(self, trainer: Address, thread: int, target: ShardTarget, spec: LineSpec, sender: Sender) -> None:
         assert target.keeper is not None
         self._trainer, self._target, self._spec = trainer, target, spec
-        self._thread, self._slabs = thread, 0
+        self._thread = thread
+        self._slabs: dict[int, str] = {}  # slab_id → name at the keeper
         self._doorbell = Doorbell(target.keeper, target.address, sender)
         self._free = self._allocate(spec.slots, spec.ids, weighted=False)
 
@@ -132,10 +157,20 @@ class SlabLine:
         """Back to the free list."""
         self._free.append(request)
 
+    def follow(self, target: ShardTarget, sender: Sender) -> None:
+        """Go on with the shard's successor on the same node; what was sent and not answered has to be sent again.
+
+        Raises:
+            ShardUnavailableError: the successor is gone too.
+        """
+        assert target.keeper is not None
+        self._doorbell = Doorbell(target.keeper, target.address, sender)
+        self._target = target
+        self._attach(self._slabs)
+
     def _allocate(self, slots: int, ids: int, weighted: bool) -> list[_SlabRequest]:
         spec, target = self._spec, self._target
-        slab_id = self._thread << 16 | self._slabs
-        self._slabs += 1
+        slab_id = self._thread << 16 | len(self._slabs)
         name = f"{self._trainer}/slab-{target.address}-{slab_id}"
         region = create_slab(
             str(target.keeper),
@@ -149,8 +184,17 @@ class SlabLine:
             wire=spec.wire,
             weighted=weighted,
         )
-        ray.get(target.actor.attach_slab.remote(self._trainer, slab_id, name))
+        self._slabs[slab_id] = name
+        with contextlib.suppress(ShardUnavailableError):  # who waits for an answer will follow, with every slab
+            self._attach({slab_id: name})
         return [_SlabRequest(slab_id, index, slot) for index, slot in enumerate(slots_of(region))]
+
+    def _attach(self, slabs: Mapping[int, str]) -> None:
+        actor = self._target.actor
+        try:
+            ray.get([actor.attach_slab.remote(self._trainer, slab_id, name) for slab_id, name in slabs.items()])
+        except (RayActorError, ActorUnavailableError) as error:
+            raise ShardUnavailableError(self._target.address, type(error).__name__) from error
 
 
 class _ObjectRequest:
@@ -179,7 +223,11 @@ class ObjectLine:
         return _ObjectRequest(narrow_ids(ids), offsets, weights, batch, grad)
 
     def send(
-        self, push: _ObjectRequest | None, sequence: int, learning_rate: float, lookup: _ObjectRequest | None
+        self,
+        push: _ObjectRequest | _SlabRequest | None,
+        sequence: int,
+        learning_rate: float,
+        lookup: _ObjectRequest | _SlabRequest | None,
     ) -> Any:
         """One actor call with the arrays in it."""
         pushed = looked_up = None
@@ -210,11 +258,11 @@ class ObjectLine:
         except (RayActorError, ActorUnavailableError) as error:
             raise ShardUnavailableError(self._target.address, type(error).__name__) from error
 
-    def pooled(self, request: _ObjectRequest, result: Any) -> Tensor:
+    def pooled(self, request: _ObjectRequest | _SlabRequest, result: Any) -> Tensor:
         """The call's result."""
         return to_tensor(result)
 
-    def release(self, request: _ObjectRequest) -> None:
+    def release(self, request: _ObjectRequest | _SlabRequest) -> None:
         """Nothing to return."""
 
 

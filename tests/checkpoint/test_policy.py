@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from checkpoint.policy import FailureEvent, FailureHistory, RecoveryPolicy
@@ -21,7 +23,21 @@ def test_trainers_are_replaced_up_to_the_limit(replacements: int, limit: int, ac
     assert (f"failure.max_failures={limit}" in decision.reason) == (action == "fail")
 
 
-@pytest.mark.parametrize("role", ["shard", "keeper", "sync_server"])
+def test_a_shard_is_adopted_as_long_as_its_memory_is_held() -> None:
+    held = dataclasses.replace(event("shard"), memory_held=True)
+    decision = RecoveryPolicy().decide(held, FailureHistory(0, 10))
+    assert decision.action == "adopt"
+    assert decision.reason.startswith("shard 3 (generation 2): its process died after 1234 samples; its rows are still")
+    assert RecoveryPolicy().decide(held, FailureHistory(10, 10)).action == "fail"
+    gone = RecoveryPolicy().decide(event("shard"), FailureHistory(0, 10))
+    assert gone.action == "fail" and gone.reason.endswith("its rows are gone with it")
+
+
+def test_a_spare_that_dies_is_no_failure() -> None:
+    assert RecoveryPolicy().decide(event("spare"), FailureHistory(10, 10)).action == "ignore"
+
+
+@pytest.mark.parametrize("role", ["keeper", "sync_server"])
 def test_what_holds_something_that_exists_once_ends_the_run(role: str) -> None:
     decision = RecoveryPolicy().decide(event(role), FailureHistory(0, 10))
     assert decision.action == "fail"

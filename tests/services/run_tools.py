@@ -48,7 +48,7 @@ def settings(folder: Path, log: Path, /, **sections: dict[str, Any]) -> dict[str
         "data": {"train": str(log), "eval_fraction": 0.0, "categories": {"rows": 128}},
         "model": {"embedding_dim": 4, "dense_arch": [8, 4], "over_arch": [8, 1]},
         "train": {"batch_size": 64},
-        "cluster": {"trainers": 1, "shards": 1},
+        "cluster": {"trainers": 1, "shards": 1, "spare_shards": 0},
     }
     for name, section in sections.items():
         tiny[name] = {**tiny.get(name, {}), **section}

@@ -31,19 +31,18 @@ def summary_of(folder: Path, printed: dict[str, Any] | None) -> Summary:
     return summary
 
 
-def test_a_killed_shard_fails_the_command_and_nothing_is_left(tmp_path: Path) -> None:
+def test_a_killed_keeper_fails_the_command_and_nothing_is_left(tmp_path: Path) -> None:
     train = command(tmp_path, cluster=TWO_AND_TWO)
     processes = train.until_training()
-    shards = role_processes(train.process.pid, "EmbeddingShard")
-    assert len(shards) == 2
-    shards[0].kill()
-    print("injected faults: 1 SIGKILL of", shards[0])
+    (keeper,) = role_processes(train.process.pid, "Keeper")
+    keeper.kill()
+    print("injected faults: 1 SIGKILL of", keeper)
     code, printed = train.end(30)
     summary = summary_of(tmp_path, printed)
     assert (code, summary.state) == (1, "FAILED")
-    assert summary.error is not None and summary.error.startswith("shard ")
+    assert summary.error is not None and summary.error.startswith("keeper 0 ")
     assert "its process died after" in summary.error
-    assert [(failure.role, failure.cause) for failure in summary.failures] == [("shard", "its process died")]
+    assert [(failure.role, failure.cause) for failure in summary.failures] == [("keeper", "its process died")]
     assert 0 < summary.samples.trained < ROWS
     assert_all_dead(processes, train.shm_before)
 

@@ -47,7 +47,7 @@ def _check(optimizer: str, initial: torch.Tensor, shard: Any, marked: MarkedUpda
     rows, applied = ray.get([shard.read_rows.remote(), shard.last_applied.remote(0)])
     reference, settled = replay(optimizer, initial, applied), []
     for piece in PIECES:
-        marked_rows = set() if marked is None or marked.rows is None else set(marked.rows[piece.table])
+        marked_rows = set() if marked is None or marked.undone or marked.rows is None else set(marked.rows[piece.table])
         settled += [row not in marked_rows for row in range(piece.row_start, piece.row_end)]
     weights = torch.from_numpy(rows["weights"])
     assert weights.isfinite().all()
@@ -93,7 +93,7 @@ def test_the_next_generation_adopts_the_memory_of_a_killed_shard(service: ShardS
             ray.get(call)
             acknowledged += 1
 
-    new_process, marked = ray.get(successor.adopt.remote())
+    new_process, marked = ray.get(successor.adopt.remote(_SECOND))
     assert new_process[0] != process[0]
     applied = _check(optimizer, initial, successor, marked)
     assert 21 <= acknowledged <= applied
@@ -126,9 +126,9 @@ def test_memory_is_not_adopted_twice_by_one_generation(service: ShardService) ->
     ray.get(shard.load.remote(shard_spec("exact_sgd")))
     second, late = service.start(_SECOND), service.start(_SECOND)
     ray.kill(shard)
-    ray.get(second.adopt.remote())
+    ray.get(second.adopt.remote(_SECOND))
     with pytest.raises(StaleGenerationError, match="adoption of shard-0/rows carries generation 2"):
-        ray.get(late.adopt.remote())
+        ray.get(late.adopt.remote(_SECOND))
     for actor in (second, late):
         ray.kill(actor)
 
@@ -144,7 +144,7 @@ def test_the_keeper_kills_a_stopped_shard_before_its_memory_is_adopted(service: 
     os.kill(process[0], signal.SIGSTOP)
     assert ray.get(service.keeper.kill.remote(process))
     assert not is_alive(ProcessIdentity(*process))
-    _, marked = ray.get(successor.adopt.remote())
+    _, marked = ray.get(successor.adopt.remote(_SECOND))
     assert marked is None
     found = ray.get(successor.read_rows.remote())
     assert {name: array.tobytes() for name, array in found.items()} == {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from services.memory.store import MemoryStore
 from services.shard import memory as shard_memory
 from services.shard.core import ShardCore
 from services.shard.memory import MarkedUpdate, ShardMemory
-from tests.services.shard.reference import OPTIMIZERS, PIECES, RATE, random_push, replay, shard_spec
+from tests.services.shard.reference import OPTIMIZERS, PIECES, RATE, Reference, random_push, replay, shard_spec
 
 _SHARD = Address("shard", 0, 1)
 
@@ -65,7 +66,8 @@ def _check(optimizer: str, initial: torch.Tensor, adopted: ShardMemory, marked: 
     settled = torch.ones(rows, dtype=torch.bool)
     if marked is not None:
         assert (marked.stream, marked.sequence) == (0, adopted.last_applied(0) + 1)
-        settled[_rows_of(PIECES, marked)] = False
+        if not marked.undone:
+            settled[_rows_of(PIECES, marked)] = False
     assert adopted.weights.isfinite().all()
     assert torch.equal(adopted.weights.view(rows, 8)[settled], reference.weights.view(rows, 8)[settled])
     if reference.momentum is not None:
@@ -74,32 +76,69 @@ def _check(optimizer: str, initial: torch.Tensor, adopted: ShardMemory, marked: 
         assert torch.equal(adopted.momentum.view(rows, -1)[settled], reference.momentum.view(rows, -1)[settled])
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_kill_inside_an_update_is_reported_with_its_rows(keeper: str, optimizer: str) -> None:
+def _die_half_way(core: ShardCore, after: Reference) -> None:
     """The state a death leaves between the mark and its end: part of the rows have the update, the others not."""
+    _, ids, offsets = random_push(4)
+    core.memory.begin_update(0, 4, ids, offsets)
+    half = PIECES[0].rows * 8  # the first piece was written, its state not yet, the other pieces not at all
+    core.memory.weights[:half] = after.weights[:half]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_kill_inside_an_update_is_taken_back(keeper: str, optimizer: str) -> None:
     core = ShardCore.create(keeper, _SHARD, shard_spec(optimizer))
     initial = core.memory.weights.clone()
     for number in (1, 2, 3):
         core.push(0, number, *random_push(number), RATE)
-    _, ids, offsets = random_push(4)
-    core.memory.begin_update(0, 4, ids, offsets)
-    after = replay(optimizer, initial, 4)
-    half = PIECES[0].rows * 8  # the first piece was written, its state not yet, the other pieces not at all
-    core.memory.weights[:half] = after.weights[:half]
+    _die_half_way(core, replay(optimizer, initial, 4))
 
     adopted, marked = ShardCore.adopt(keeper, _SHARD._replace(generation=2))
-    assert marked is not None
+    assert marked == MarkedUpdate(0, 4, True, {})
+    assert adopted.memory.last_applied(0) == 3
+    _check(optimizer, initial, adopted.memory, marked)
+    assert adopted.push(0, 4, *random_push(4), RATE)  # the trainer re-sends what nobody acknowledged
+    _check(optimizer, initial, adopted.memory, None)
+
+    _, marked = ShardCore.adopt(keeper, _SHARD._replace(generation=3))
+    assert marked is None  # reported once, and done since
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_kill_inside_an_update_too_large_to_be_taken_back_is_reported_with_its_rows(
+    keeper: str, optimizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_memory, "_UNDO_NUMEL", 8)
+    core = ShardCore.create(keeper, _SHARD, shard_spec(optimizer))
+    initial = core.memory.weights.clone()
+    for number in (1, 2, 3):
+        core.push(0, number, *random_push(number), RATE)
+    _die_half_way(core, replay(optimizer, initial, 4))
+
+    adopted, marked = ShardCore.adopt(keeper, _SHARD._replace(generation=2))
+    _, ids, offsets = random_push(4)
     expected = {}
     for index, piece in enumerate(PIECES):
         own = ids[int(offsets[index * 16]) : int(offsets[(index + 1) * 16])]
         expected[piece.table] = sorted({int(row) + piece.row_start for row in own})
-    assert marked == MarkedUpdate(0, 4, expected)
-    assert adopted.memory.last_applied(0) == 3
+    assert marked == MarkedUpdate(0, 4, False, expected)
     _check(optimizer, initial, adopted.memory, marked)
-    assert adopted.push(0, 4, *random_push(4), RATE)  # the trainer re-sends what nobody acknowledged
 
-    _, marked = ShardCore.adopt(keeper, _SHARD._replace(generation=3))
-    assert marked is None  # reported once, and done since
+
+def test_pieces_of_different_widths_are_taken_back(keeper: str) -> None:
+    pieces = (Piece("user", 0, 100, 0, 8), Piece("user", 110, 160, 0, 4), Piece("user", 0, 7, 0, 16))
+    spec = dataclasses.replace(shard_spec("exact_adagrad", pieces), table_dims={"user": 16})
+    core = ShardCore.create(keeper, _SHARD, spec)
+    before = core.memory.weights.clone(), core.memory.arrays["momentum1"].clone()
+    ids, offsets = torch.tensor([5, 99, 5, 49, 0, 6, 6]), torch.tensor([0, 2, 3, 3, 5, 6, 7])
+    grad = torch.ones(2, 28)
+    assert core.push(0, 1, grad, ids, offsets, 0.5)
+    assert not torch.equal(core.memory.weights, before[0])
+    core.memory.arrays["mark"][0] = 1  # as if it had died before it could record the push …
+    core.memory.arrays["applied"][0] = 0
+    adopted, marked = ShardCore.adopt(keeper, _SHARD._replace(generation=2))
+    assert marked == MarkedUpdate(0, 1, True, {})
+    assert torch.equal(adopted.memory.weights, before[0])
+    assert torch.equal(adopted.memory.arrays["momentum1"], before[1])
 
 
 def test_a_kill_after_the_update_was_recorded_reports_nothing(keeper: str) -> None:
@@ -112,12 +151,13 @@ def test_a_kill_after_the_update_was_recorded_reports_nothing(keeper: str) -> No
     assert not adopted.push(0, 1, *random_push(1), RATE)
 
 
-def test_two_pieces_of_one_table_are_reported_together(keeper: str) -> None:
+def test_two_pieces_of_one_table_are_reported_together(keeper: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_memory, "_UNDO_NUMEL", 1)
     pieces = (Piece("user", 0, 100, 0, 8), Piece("user", 300, 400, 0, 8))
     core = ShardCore.create(keeper, _SHARD, shard_spec("exact_sgd", pieces))
     core.memory.begin_update(2, 9, torch.tensor([5, 7, 5, 0, 99]), torch.tensor([0, 2, 3, 4, 5]))
     _, marked = ShardCore.adopt(keeper, _SHARD._replace(generation=2))
-    assert marked == MarkedUpdate(2, 9, {"user": [5, 7, 300, 399]})
+    assert marked == MarkedUpdate(2, 9, False, {"user": [5, 7, 300, 399]})
 
 
 def test_an_update_larger_than_the_mark_concerns_any_row(keeper: str) -> None:
@@ -126,7 +166,7 @@ def test_an_update_larger_than_the_mark_concerns_any_row(keeper: str) -> None:
     ids = torch.zeros(count, dtype=torch.int64)
     core.memory.begin_update(0, 1, ids, torch.tensor([0, count, count, count]))
     _, marked = ShardCore.adopt(keeper, _SHARD._replace(generation=2))
-    assert marked == MarkedUpdate(0, 1, None)
+    assert marked == MarkedUpdate(0, 1, False, None)
 
 
 def test_adoption_needs_a_younger_generation(keeper: str) -> None:
