@@ -9,9 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from checkpoint.cut import Cut
 from checkpoint.piece import Piece
 
-FORMAT = 1
-"""Version of the format; a reader refuses a greater one."""
-
 MANIFEST = "manifest.json"
 
 SaveKind = Literal["full", "priority", "delta"]
@@ -75,7 +72,8 @@ class FileEntry(_Record):
 class Manifest(_Record):
     """A complete save."""
 
-    format: Literal[1] = FORMAT
+    format: Literal[1] = 1
+    """Version of the format; a reader refuses any other."""
     save_id: str
     run: str
     kind: SaveKind
