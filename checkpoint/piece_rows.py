@@ -36,7 +36,8 @@ class PieceRows:
         for name, state in self.states.items():
             if state.shape not in ((piece.rows, piece.dim), (piece.rows,)) or state.dtype != torch.float32:
                 raise ValueError(
-                    f"{piece}: state {name!r} must be float32 of {piece.rows} rows, got {tuple(state.shape)} {state.dtype}"
+                    f"{piece}: state {name!r} must be float32 of {piece.rows} rows, got "
+                    f"{tuple(state.shape)} {state.dtype}"
                 )
         for name, tensor in (("weights", weights), *self.states.items()):
             if not tensor.is_contiguous():
