@@ -28,7 +28,8 @@ def zipf_ids(random: np.random.Generator, rows: int, count: int, exponent: float
     """
     power = 1.0 - exponent
     ranks = ((random.random(count) * (float(rows) ** power - 1.0) + 1.0) ** (1.0 / power)).astype(np.int64) - 1
-    return (np.clip(ranks, 0, rows - 1) * 2_654_435_761) % rows
+    scattered: NDArray[np.int64] = (np.clip(ranks, 0, rows - 1) * 2_654_435_761) % rows
+    return scattered
 
 
 def one_hot_ids(random: np.random.Generator, rows: dict[str, int], batch: int) -> Tensor:

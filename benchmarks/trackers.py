@@ -47,7 +47,8 @@ def trackers(watched: Watched) -> dict[str, PriorityTracker]:
     return {
         "MFU, every 4th push": MfuTracker(watched, _zeros(mfu)),
         "MFU, every push": MfuTracker(watched, _zeros(mfu), every=1),
-        "SSU, every 2nd push": SsuTracker(watched, _zeros(ssu), FRACTION),
+        "SSU, every 4th push": SsuTracker(watched, _zeros(ssu), FRACTION),
+        "SSU, every 2nd push": SsuTracker(watched, _zeros(ssu), FRACTION, every=2),
         "dirty rows (delta)": DirtyRows(watched, _zeros(DirtyRows.tensor_specs(watched))),
     }
 
@@ -123,11 +124,10 @@ def _selecting(watched: Watched, requests: list[Tensor], offsets: Tensor) -> dic
     for ids in requests:
         tracker.observe(ids, offsets)
     rows = watched.pieces[piece].rows
-    counts = tracker.tensors()["access_counters"][:rows].clone()
-    counts += torch.randint(0, 50, (rows,), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
-    tracker.tensors()["access_counters"].split([watched.pieces[index].rows for index in watched.indices])[
-        watched.indices.index(piece)
-    ].copy_(counts)
+    counters = tracker.tensors()["access_counters"]
+    counters += torch.randint(0, 50, (watched.rows,), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    before = sum(watched.pieces[index].rows for index in watched.indices if index < piece)
+    counts = counters[before : before + rows]
     count = int(FRACTION * rows)
     return {
         "rows": rows,

@@ -29,8 +29,9 @@ class DirtyRows:
 
     def observe(self, ids: Tensor, offsets: Tensor) -> None:
         """Mark the rows of a push."""
-        for index, own in self.watched.accesses(ids, offsets):
-            self._arrays[index][own.numpy()] = 1  # NumPy stores faster than index_fill_ here
+        touched = ids.numpy()
+        for index, where in self.watched.ranges(offsets):
+            self._arrays[index][touched[where]] = 1  # NumPy's stores are faster here than index_fill_
 
     def select(self, piece: int, count: int | None = None) -> Tensor:
         """All dirty rows of a piece; ``count`` caps them, the lowest first."""

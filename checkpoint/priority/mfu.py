@@ -18,8 +18,9 @@ _CAP = 1 << 30
 class MfuTracker:
     """One int32 counter a watched row: +1 an access, 0 when that row is saved; others go on, so none starves.
 
-    4/d bytes a row byte. Counting every access costs 8 % of a shard's lookup and update time, so by default the
-    accesses of every fourth push count, which orders rows as well (``every``; 1 counts all, as the paper does).
+    4/d bytes a row byte. Counting every access would cost a tenth of a shard's lookup and update time
+    (`benchmarks.trackers`), so by default the accesses of every fourth push count, which orders rows as well
+    (``every``; 1 counts all, as the paper does).
     """
 
     def __init__(self, watched: Watched, tensors: Mapping[str, Tensor], *, every: int = 4, seed: int = 0) -> None:
@@ -40,11 +41,10 @@ class MfuTracker:
         """Count the accesses of a push, if it is its turn."""
         if not self._sampler.take():
             return
-        for index, own in self.watched.accesses(ids, offsets):
-            count = own.numel()
-            if count > self._ones.numel():
-                self._ones = torch.ones(count, dtype=torch.int32)
-            self._counts[index].scatter_add_(0, own, self._ones[:count])
+        if ids.numel() > self._ones.numel():
+            self._ones = torch.ones(ids.numel(), dtype=torch.int32)
+        for index, where in self.watched.ranges(offsets):
+            self._counts[index].scatter_add_(0, ids[where], self._ones[where])
         self._since_cap += ids.numel()
         if self._since_cap > _CAP:  # no counter can have passed 2³¹ since the last time
             self._flat.clamp_(max=_CAP)

@@ -67,11 +67,11 @@ class Watched:
         parts = torch.split(flat, [sizes[index] for index in self.indices]) if self.indices else ()
         return dict(zip(self.indices, parts, strict=True))
 
-    def accesses(self, ids: Tensor, offsets: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """(piece index, its ids) of one request: ids L, offsets T·B+1 over all T pieces of the shard, checked ones."""
-        edges = offsets[:: (offsets.numel() - 1) // len(self.pieces)].tolist()
+    def ranges(self, offsets: Tensor) -> Iterator[tuple[int, slice]]:
+        """(piece index, where its ids are) of one request with offsets T·B+1 over all T pieces of the shard."""
+        edges = offsets.numpy()[:: (offsets.numel() - 1) // len(self.pieces)].tolist()
         for index in self.indices:
-            yield index, ids[edges[index] : edges[index + 1]]
+            yield index, slice(edges[index], edges[index + 1])
 
 
 class PriorityTracker(Protocol):
@@ -83,7 +83,7 @@ class PriorityTracker(Protocol):
     watched: Watched
 
     def observe(self, ids: Tensor, offsets: Tensor) -> None:
-        """One push was applied: piece-local ids L (int64, with duplicates), offsets T·B+1 over the shard's pieces."""
+        """One push was applied: piece-local ids L (int64, checked, duplicates too), offsets T·B+1."""
 
     def select(self, piece: int, count: int) -> Tensor:
         """At most ``count`` rows of a watched piece, the ones that matter most: ascending local ids (int64)."""
