@@ -151,18 +151,21 @@ class CheckpointStore(SaveCatalog):
         return record.timeline
 
     def retain(self, policy: RetentionPolicy) -> SaveIds:
-        """Delete complete saves that ``policy`` does not keep, hidden ones among them, youngest first.
+        """Delete complete saves that ``policy`` does not keep, and hidden ones, where a younger full save is visible.
 
-        So a crash in between never leaves a save whose parent is gone.
+        Youngest first, so that a crash in between never leaves a save whose parent is gone.
 
         Returns:
             Ids of the deleted saves.
         """
         if policy.keep_last is None:
             return []
-        kept = policy.kept(self.list())
+        seen = self.list()
+        youngest_full = max((save.sequence for save in seen if save.kind == "full"), default=0)
+        kept = policy.kept(seen)
         doomed = sorted(
-            (save for name, save in self._complete().items() if name not in kept), key=lambda s: -s.sequence
+            (save for name, save in self._complete().items() if name not in kept and save.sequence < youngest_full),
+            key=lambda save: -save.sequence,
         )
         newest = max((parsed[1] for parsed in map(parse_save_id, self._directories()) if parsed), default=0)
         for save in doomed:
