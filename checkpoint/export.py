@@ -11,6 +11,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
+from checkpoint.catalog import SaveCatalog
 from checkpoint.chain import Chain
 from checkpoint.errors import CheckpointError, SaveNotFound
 from checkpoint.export_file import TensorForm, write_safetensors
@@ -19,7 +20,6 @@ from checkpoint.piece import Piece
 from checkpoint.piece_rows import PieceRows
 from checkpoint.read_state import read_state
 from checkpoint.restore import restore
-from checkpoint.store import CheckpointStore
 
 ExportFormat = Literal["torchrec", "safetensors"]
 ExportDtype = Literal["fp32", "fp16", "bf16"]
@@ -50,7 +50,7 @@ class ExportReport(BaseModel):
 
 
 def export(
-    store: CheckpointStore,
+    store: SaveCatalog,
     chain: Chain,
     out: Path,
     *,
@@ -130,7 +130,7 @@ def _dense_state(save: Manifest) -> str | None:
     return _DENSE if _DENSE in states else min((s for s in states if s.startswith(f"{_DENSE}/")), default=None)
 
 
-def _parameters(store: CheckpointStore, save: Manifest, state: str) -> dict[str, Tensor]:
+def _parameters(store: SaveCatalog, save: Manifest, state: str) -> dict[str, Tensor]:
     tensors = read_state(store, save, state)
     found = {name.removeprefix(_PARAMETER): t for name, t in tensors.items() if name.startswith(_PARAMETER)}
     if not found:
@@ -141,7 +141,7 @@ def _parameters(store: CheckpointStore, save: Manifest, state: str) -> dict[str,
     return found
 
 
-def _table(store: CheckpointStore, chain: Chain, table: str) -> Tensor:
+def _table(store: SaveCatalog, chain: Chain, table: str) -> Tensor:
     spec = chain.tables[table]
     weights = torch.empty(spec.rows, spec.dim, dtype=_DTYPES[spec.dtype])
     rows = PieceRows(Piece(table, 0, spec.rows, 0, spec.dim), weights)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
+from checkpoint.catalog import SaveCatalog
 from checkpoint.errors import SaveIncomplete
 from checkpoint.manifest import FileEntry, Manifest
-from checkpoint.store import CheckpointStore
 
 
 @contextmanager
-def opened(store: CheckpointStore, save: Manifest, entry: FileEntry) -> Iterator[tuple[BinaryIO, str]]:
+def opened(store: SaveCatalog, save: Manifest, entry: FileEntry) -> Iterator[tuple[BinaryIO, str]]:
     """The open file and its name for messages.
 
     Raises:
@@ -22,7 +22,7 @@ def opened(store: CheckpointStore, save: Manifest, entry: FileEntry) -> Iterator
         yield file, f"save {save.save_id}, file {entry.path}"
 
 
-def missing_file(store: CheckpointStore, save: Manifest) -> str | None:
+def missing_file(store: SaveCatalog, save: Manifest) -> str | None:
     """What is wrong with the first file of the save that is missing or has another size; contents are not read."""
     for entry in save.files:
         try:

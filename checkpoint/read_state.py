@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from checkpoint.catalog import SaveCatalog
 from checkpoint.checked_reader import CheckedReader
 from checkpoint.errors import SaveNotFound
 from checkpoint.manifest import Manifest
 from checkpoint.opened import opened
-from checkpoint.store import CheckpointStore
 from checkpoint.tensor_file import read_header
 
 
-def read_state(store: CheckpointStore, manifest: Manifest, name: str) -> dict[str, Tensor]:
+def read_state(store: SaveCatalog, manifest: Manifest, name: str) -> dict[str, Tensor]:
     """All tensors of the state ``name``, such as ``dense``; checked against the file's checksum.
 
     Raises:

@@ -10,14 +10,14 @@ import torch
 
 from checkpoint.band_sink import overlap
 from checkpoint.bands import BandedPiece, check_fit, cut_into_bands
-from checkpoint.chain import Chain, Skipped, choose
+from checkpoint.catalog import SaveCatalog
+from checkpoint.chain import Chain, Choice, Skipped, choose
 from checkpoint.checked_reader import CheckedReader
 from checkpoint.errors import CheckpointError, SaveCorrupt, SaveIncomplete
 from checkpoint.file_restore import Staging, Wanted, restore_file
 from checkpoint.manifest import FileEntry, Manifest, Segment
 from checkpoint.opened import missing_file, opened
 from checkpoint.piece_rows import PieceRows
-from checkpoint.store import CheckpointStore
 from checkpoint.tensor_file import read_header
 from checkpoint.ticket import parse_save_id
 
@@ -61,7 +61,7 @@ class DamagedSave(CheckpointError):
 
 
 def restore_newest(
-    store: CheckpointStore, into: Sequence[PieceRows], *, exact: bool = False, check: bool = True
+    store: SaveCatalog, into: Sequence[PieceRows], *, exact: bool = False, check: bool = True
 ) -> RestoreReport:
     """Restore from the youngest save that is whole and undamaged, and say which were not.
 
@@ -76,24 +76,40 @@ def restore_newest(
         SaveNotFound: no save will do; says why each was passed over.
         CheckpointError: the pieces do not fit what was saved.
     """
+    damaged: dict[str, str] = {}
+    while True:
+        choice = choose_complete(store, exact=exact, damaged=damaged)
+        try:
+            return restore(store, choice.chain, into, check=check, skipped=choice.skipped)
+        except DamagedSave as error:
+            damaged[error.save_id] = error.message
+
+
+def choose_complete(store: SaveCatalog, *, exact: bool = False, damaged: Mapping[str, str] | None = None) -> Choice:
+    """The youngest chain of which every file is there; contents are not read.
+
+    Args:
+        store: of the run.
+        exact: take only the state of one instant.
+        damaged: saves known to be unusable, with what is wrong.
+
+    Raises:
+        SaveNotFound: there is none; says why each was passed over.
+    """
     manifests = store.list()
-    unusable: dict[str, str] = {}
+    unusable = dict(damaged or {})
     while True:
         choice = choose(manifests, exact=exact, unusable=unusable)
-        faults = ((save, missing_file(store, save)) for save in choice.chain.saves)
-        broken = next(((save, fault) for save, fault in faults if fault is not None), None)
-        if broken is not None:
-            unusable[broken[0].save_id] = broken[1]
-            continue
-        try:
-            skipped = (*_unreadable(store, choice.chain.newest), *choice.skipped)
-            return restore(store, choice.chain, into, check=check, skipped=skipped)
-        except DamagedSave as damaged:
-            unusable[damaged.save_id] = damaged.message
+        faults = {
+            save.save_id: fault for save in choice.chain.saves if (fault := missing_file(store, save)) is not None
+        }
+        if not faults:
+            return Choice(choice.chain, (*_unreadable(store, choice.chain.newest), *choice.skipped))
+        unusable |= faults
 
 
 def restore(
-    store: CheckpointStore,
+    store: SaveCatalog,
     chain: Chain,
     into: Sequence[PieceRows],
     *,
@@ -149,7 +165,7 @@ def restore(
     )
 
 
-def _unreadable(store: CheckpointStore, taken: Manifest) -> list[Skipped]:
+def _unreadable(store: SaveCatalog, taken: Manifest) -> list[Skipped]:
     """Saves younger than ``taken`` that have no manifest, or a damaged one."""
     skipped = []
     for save_id in reversed(store.incomplete()):
@@ -170,7 +186,7 @@ def _by_age(chain: Chain) -> list[tuple[Manifest, Segment]]:
 
 
 def _restore_file(
-    store: CheckpointStore, save: Manifest, file: FileEntry, wanted: Sequence[Wanted], staging: Staging, check: bool
+    store: SaveCatalog, save: Manifest, file: FileEntry, wanted: Sequence[Wanted], staging: Staging, check: bool
 ) -> int:
     """Bytes read."""
     try:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
+from checkpoint.catalog import SaveCatalog
 from checkpoint.chain import choose
 from checkpoint.checked_reader import CheckedReader
 from checkpoint.errors import SaveCorrupt, SaveIncomplete, SaveNotFound
+from checkpoint.listing import unusable
 from checkpoint.manifest import FileEntry, Manifest
 from checkpoint.opened import opened
 from checkpoint.segment_tensors import find_slot, read_ids, tensor_names
-from checkpoint.store import CheckpointStore
 from checkpoint.tensor_file import read_header
 
 
@@ -25,7 +26,7 @@ class SaveCheck(BaseModel):
     files: int
     bytes: int
     faults: tuple[str, ...]
-    broken_chain: str | None
+    unusable: str | None
     """Why it cannot be restored: a fault of its own, or of a save that it continues."""
 
 
@@ -45,7 +46,7 @@ class VerifyReport(BaseModel):
 
 
 def verify(
-    store: CheckpointStore, save_id: str | None = None, on_save: Callable[[str], None] = lambda save_id: None
+    store: SaveCatalog, save_id: str | None = None, on_save: Callable[[str], None] = lambda save_id: None
 ) -> VerifyReport:
     """Read every byte of every visible save, or of one and those it continues.
 
@@ -66,27 +67,27 @@ def verify(
     for save in manifests:
         on_save(save.save_id)
         faults[save.save_id] = [fault for file in save.files if (fault := _fault(store, save, file)) is not None]
-    unusable = {name: found[0] for name, found in faults.items() if found}
+    damaged = {name: found[0] for name, found in faults.items() if found}
     checks = [
         SaveCheck(
             save_id=save.save_id,
             files=len(save.files),
             bytes=sum(file.bytes for file in save.files),
             faults=tuple(faults[save.save_id]),
-            broken_chain=_broken(manifests, save.save_id, unusable),
+            unusable=unusable(manifests, save.save_id, damaged),
         )
         for save in manifests
     ]
     return VerifyReport(
-        ok=all(check.broken_chain is None for check in checks),
+        ok=all(check.unusable is None for check in checks),
         saves=tuple(checks),
         incomplete=tuple(store.incomplete()),
-        newest=_newest(manifests, unusable, exact=False),
-        newest_exact=_newest(manifests, unusable, exact=True),
+        newest=_newest(manifests, damaged, exact=False),
+        newest_exact=_newest(manifests, damaged, exact=True),
     )
 
 
-def _fault(store: CheckpointStore, save: Manifest, file: FileEntry) -> str | None:
+def _fault(store: SaveCatalog, save: Manifest, file: FileEntry) -> str | None:
     try:
         with opened(store, save, file) as (opened_file, where):
             slots = read_header(opened_file, file.bytes, where)
@@ -103,16 +104,8 @@ def _fault(store: CheckpointStore, save: Manifest, file: FileEntry) -> str | Non
     return None
 
 
-def _broken(manifests: Sequence[Manifest], save_id: str, unusable: dict[str, str]) -> str | None:
+def _newest(manifests: Sequence[Manifest], damaged: dict[str, str], *, exact: bool) -> str | None:
     try:
-        choose(manifests, save_id=save_id, unusable=unusable)
-    except SaveIncomplete as error:
-        return str(error)
-    return None
-
-
-def _newest(manifests: Sequence[Manifest], unusable: dict[str, str], *, exact: bool) -> str | None:
-    try:
-        return choose(manifests, exact=exact, unusable=unusable).chain.newest.save_id
+        return choose(manifests, exact=exact, unusable=damaged).chain.newest.save_id
     except SaveNotFound:
         return None
