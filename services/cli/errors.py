@@ -12,6 +12,7 @@ from typing import ParamSpec
 
 import typer
 
+from checkpoint.errors import CheckpointError
 from services.config_file import ConfigError
 
 DONE, FAILED, USAGE = 0, 1, 2
@@ -35,7 +36,7 @@ def command(run: Callable[_P, int]) -> Callable[_P, None]:
 
 def _report(error: BaseException, *, as_json: bool) -> int:
     message = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or "no message"
-    if not isinstance(error, (ValueError, OSError, KeyboardInterrupt)):  # these speak for themselves
+    if not isinstance(error, (ValueError, OSError, CheckpointError, KeyboardInterrupt)):  # these speak for themselves
         message = f"{type(error).__name__}: {message}"
     if os.environ.get("PENUMBRA_DEBUG") == "1":
         traceback.print_exception(error, file=sys.stderr)
