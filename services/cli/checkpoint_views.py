@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from checkpoint.export import ExportReport
-from checkpoint.inspect import SaveView
-from checkpoint.listing import Listing
-from checkpoint.verify import VerifyReport
 from services.cli.units import count, size
+
+if TYPE_CHECKING:  # they bring torch, which list and inspect can do without
+    from checkpoint.export import ExportReport
+    from checkpoint.inspect import SaveView
+    from checkpoint.listing import Listing
+    from checkpoint.verify import VerifyReport
 
 
 def listing_view(listing: Listing) -> RenderableType:
