@@ -15,8 +15,11 @@ from torch import Tensor
 
 from checkpoint.errors import SaveNotFound
 from checkpoint.piece import Piece
+from checkpoint.piece_rows import PieceRows
 from checkpoint.restore import restore_newest
+from checkpoint.shard_save import ShardSave
 from checkpoint.store import CheckpointStore
+from tests.checkpoint.save_parts import small_writer
 from tests.checkpoint.saves import Rows, Table, column_wise, row_wise, write_save
 
 _ROWS, _DIM = 23, 6
@@ -165,15 +168,7 @@ class RunHistory(RuleBasedStateMachine):
         self.sequence += 1
         save_id = f"{self.timeline:04d}-{self.sequence:08d}-{kind}"
         before = None if kind == "full" else self._newest()
-        shards = [self._shard(index, piece, chosen, kind == "full") for index, piece in enumerate(self.pieces)]
-        write_save(
-            self.directory,
-            save_id,
-            {"t": self.table.spec},
-            shards,
-            parent=before.save_id if before else None,
-            samples=self.sequence,
-        )
+        self._write(save_id, kind, chosen, before.save_id if before else None)
         if crash_at is not None:
             _cut_off(self.directory / "saves" / save_id, crash_at)
             return
@@ -191,6 +186,11 @@ class RunHistory(RuleBasedStateMachine):
             _Saved(save_id, self.timeline, _Version(weight, states, sources), before.save_id if before else None)
         )
 
+    def _write(self, save_id: str, kind: str, chosen: Tensor, parent: str | None) -> None:
+        shards = [self._shard(index, piece, chosen, kind == "full") for index, piece in enumerate(self.pieces)]
+        specs = {"t": self.table.spec}
+        write_save(self.directory, save_id, specs, shards, parent=parent, samples=self.sequence)
+
     def _shard(self, index: int, piece: Piece, chosen: Tensor, whole: bool) -> list[Rows]:
         """Two chunks, each with its own cut."""
         middle = (piece.row_start + piece.row_end) // 2
@@ -203,6 +203,35 @@ class RunHistory(RuleBasedStateMachine):
             chunks.append(self.table.cut(part, ids, self.cuts[index]))
             self.cuts[index] += 1
         return chunks
+
+
+class ServiceHistory(RunHistory):
+    """The same, saved by the service's own shards, consistent or in chunks of a row or two."""
+
+    writer = small_writer()
+
+    def _write(self, save_id: str, kind: str, chosen: Tensor, parent: str | None) -> None:
+        store = CheckpointStore(str(self.directory), run="r")
+        ticket = store.begin(
+            kind,  # type: ignore[arg-type]
+            timeline=self.timeline,
+            samples=self.sequence,
+            consistent=self.sequence % 3 == 0,
+            tables={"t": self.table.spec},
+            parent=parent,
+        )
+        assert ticket.save_id == save_id
+        files = []
+        for index, piece in enumerate(self.pieces):
+            rows = self.table.cut(piece)
+            live = PieceRows(
+                piece, rows.weight.contiguous(), {n: state.contiguous() for n, state in rows.states.items()}
+            )
+            ids = None if kind == "full" else torch.nonzero(chosen[piece.row_start : piece.row_end]).flatten()
+            save = ShardSave(ticket, index, [live], {0: ids}, "fp32", self.writer, self.cuts[index], chunk_bytes=64)
+            files += save.finish()
+            self.cuts[index] = save.next_cut
+        store.commit(ticket, files)
 
 
 def _cut_off(directory: Path, share: float) -> None:
@@ -222,6 +251,7 @@ def _cut_off(directory: Path, share: float) -> None:
 
 
 TestRunHistory = RunHistory.TestCase
-TestRunHistory.settings = settings(
+TestServiceHistory = ServiceHistory.TestCase
+TestRunHistory.settings = TestServiceHistory.settings = settings(
     max_examples=60, stateful_step_count=14, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
