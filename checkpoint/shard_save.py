@@ -22,8 +22,8 @@ from checkpoint.ticket import SaveTicket
 from checkpoint.writer import FileJob, ShardWriter
 
 CHUNK_BYTES: Final = 2 << 20
-PEAK_SHARE: Final = 0.15
-"""Memory that a consistent save may take beside the rows, buffers included, as a share of them."""
+KEPT_SHARE: Final = 0.14
+"""Memory for kept rows and buffers of a consistent save, as a share of the rows: with what passes, at most 15 %."""
 
 Undo = Callable[[], None]
 OnCopied = Callable[[int, Tensor], Undo | None]
@@ -82,7 +82,7 @@ class ShardSave:
         self._failed = False
         self._preserver = None
         if ticket.consistent:
-            capacity = int(PEAK_SHARE * sum(piece.nbytes for piece in pieces)) - writer.pool.bytes
+            capacity = int(KEPT_SHARE * sum(piece.nbytes for piece in pieces)) - writer.pool.bytes
             self._preserver = Preserver(self._pieces, self._selections, capacity)
         self._cut = first_cut
         self.next_cut = first_cut
@@ -130,7 +130,7 @@ class ShardSave:
     def before_update(self, piece_index: int, local_ids: Tensor) -> None:
         """Preserve rows that are about to change, if they belong to a consistent save and are not copied yet.
 
-        When no more can be preserved (15 % of the rows, buffers included), chunks are copied up to them instead, which
+        When no more can be preserved (at 14 % of the rows, buffers included), chunks are copied up to them instead, which
         may wait for the storage.
 
         Args:
