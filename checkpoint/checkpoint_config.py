@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from checkpoint.manifest import Encoding
 
-Strategy = Literal["auto", "full", "partial_vanilla", "cpr_scar", "cpr_mfu", "cpr_ssu"]
+Strategy = Literal["auto", "full", "partial_vanilla", "cpr_scar", "cpr_mfu", "cpr_ssu", "cpr_adagrad"]
 
 _Seconds = Annotated[float, Field(ge=0.0)]
 _PositiveSeconds = Annotated[float, Field(gt=0.0)]
@@ -49,13 +49,16 @@ class CheckpointConfig(_Settings):
     """When to save what, and how much of the training may be lost for it (docs/quality_budget.md).
 
     ``strategy``: ``full`` takes everybody back to one save after rows were lost; the others reload the lost shard
-    only. ``partial_vanilla`` saves every row each time; ``cpr_mfu``, ``cpr_ssu`` and ``cpr_scar`` save the fraction
-    ``priority_fraction`` (r) of rows that matter most, 1/r as often. ``auto`` is ``cpr_mfu`` where that is cheaper than
-    ``full``. ``pls_budget``: portion of samples that partial recoveries may lose over the run. ``full_every_rounds``:
-    a ``cpr_*`` strategy also writes a full, consistent save every so many rounds of 1/r priority saves, from which the
-    whole job can resume; ``null``: only the first. ``interval_s`` replaces the computed interval of a save of
-    everything. ``mtbf_s``: mean time between failures that lose rows; ``null``: a day, and what the run observes.
-    ``expected_run_s``: length of the run for planning; a running one knows better.
+    only. ``partial_vanilla`` saves every row each time; ``cpr_*`` save the fraction ``priority_fraction`` (r) of rows
+    that matter most, 1/r as often: by access counts (``cpr_mfu``), recent use (``cpr_ssu``), distance (``cpr_scar``,
+    twice the memory) or the state of Adagrad (``cpr_adagrad``). Where partial recovery is cheaper than ``full``,
+    ``auto`` is ``cpr_adagrad`` for tables trained by an Adagrad and ``cpr_mfu`` for SGD.
+    ``pls_budget``: portion of samples that partial recoveries may lose over the run. ``full_every_rounds``: a ``cpr_*``
+    strategy also writes a full, consistent save every so many rounds of 1/r priority saves, from which the whole job
+    can resume; ``null``: only the first. ``interval_s`` replaces the computed interval of a save of everything.
+    ``mtbf_s``: mean time between failures that lose rows; ``null``: a day, and what the run observes.
+    ``expected_run_s``: length of the run for planning; a running one knows better. ``mfu_every``, ``ssu_every``: one
+    push in so many is looked at.
     """
 
     strategy: Strategy = "auto"

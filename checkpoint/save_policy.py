@@ -18,9 +18,6 @@ from checkpoint.overhead import (
 )
 from checkpoint.pls import LossShares, exact_expected_pls, expected_pls
 
-PARTIAL: Strategy = "cpr_mfu"
-"""What ``auto`` is when partial recovery pays."""
-
 _EARLY = 1e-9
 
 
@@ -114,8 +111,19 @@ class SaveOrder:
 class SavePolicy:
     """Decides by its arguments alone; keeps nothing but the settings."""
 
-    def __init__(self, config: CheckpointConfig) -> None:
+    def __init__(self, config: CheckpointConfig, optimizer: str = "exact_sgd") -> None:
+        """``optimizer``: of the tables; it decides which priority ``auto`` takes.
+
+        Raises:
+            ValueError: ``cpr_adagrad`` without an Adagrad.
+        """
+        adagrad = optimizer != "exact_sgd"
+        if config.strategy == "cpr_adagrad" and not adagrad:
+            raise ValueError(
+                "checkpoint.strategy=cpr_adagrad needs embedding.optimizer to be an Adagrad, not exact_sgd"
+            )
         self.config = config
+        self._auto: Strategy = "cpr_adagrad" if adagrad else "cpr_mfu"
 
     @property
     def extra_full_saves(self) -> float:
@@ -216,7 +224,7 @@ class SavePolicy:
         )
         if wanted == "auto":
             if partial.interval_s > tight_s:
-                return PARTIAL, numbers
+                return self._auto, numbers
             return "full", f"{spent}; {numbers}" if now.spent_pls else numbers
         least_s = now.costs.save_s * (1.0 + self.extra_full_saves)
         if partial.interval_s < least_s:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from checkpoint.priority.sampling import PushSampler
+from checkpoint.priority.sweep import Sweep
 from checkpoint.priority.threshold import largest
 from checkpoint.priority.tracker import Rows, TensorSpec, Undo, Watched, bytes_of
 
@@ -28,6 +29,7 @@ class MfuTracker:
         self._flat = tensors[_COUNTS]
         self._counts = watched.split(self._flat, {index: watched.pieces[index].rows for index in watched.indices})
         self._sampler = PushSampler(every, seed)
+        self._sweep = Sweep(watched)
         self._ones = torch.ones(0, dtype=torch.int32)
         self._since_cap = 0
         self._flat.clamp_(max=_CAP)
@@ -51,8 +53,9 @@ class MfuTracker:
             self._since_cap = 0
 
     def select(self, piece: int, count: int) -> Tensor:
-        """The ``count`` most accessed rows, fewer when fewer were accessed."""
-        return largest(self._counts[piece], count)
+        """The ``count`` most accessed rows; then rows in turn, unless every push counts: no other was touched then."""
+        chosen = largest(self._counts[piece], count)
+        return chosen if self.every == 1 else self._sweep.fill(piece, chosen, count)
 
     def pending_accesses(self, piece: int) -> int:
         """Accesses of a watched piece's rows since each was saved; an estimate when not every push counts."""

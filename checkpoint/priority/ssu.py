@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from checkpoint.priority.sampling import PushSampler
+from checkpoint.priority.sweep import Sweep
 from checkpoint.priority.tracker import Rows, TensorSpec, Undo, Watched, bytes_of
 
 _LIST = "recent_rows"
@@ -23,7 +24,8 @@ class SsuTracker:
     The paper leaves duplicates and clearing open; here an id has one place in its list, given by a seeded hash. So
     it is there once, whoever is there before is evicted (at random, as the hash is), and no search is ever needed. The
     price: some places stay empty until about three times as many different rows as places were seen. Saved rows leave
-    the list, rows that came in meanwhile stay. The accesses of every ``every``-th push are taken.
+    the list, rows that came in meanwhile stay. The accesses of every ``every``-th push are taken. What the list leaves
+    of a save goes to rows in turn.
 
     Zero is an empty place, so that zeroed memory is an empty list; row 0 is therefore not listed but always selected.
     """
@@ -37,6 +39,7 @@ class SsuTracker:
         self._lists = {index: part.numpy() for index, part in watched.split(self._flat, sizes).items()}
         self._sizes = {index: np.uint64(size) for index, size in sizes.items()}
         self._sampler = PushSampler(every, seed)
+        self._sweep = Sweep(watched)
         self._random = np.random.default_rng(seed)
         self._multiplier = np.uint64(random.Random(seed).getrandbits(64) | 1)
 
@@ -54,13 +57,13 @@ class SsuTracker:
             self._put(index, used[where])
 
     def select(self, piece: int, count: int) -> Tensor:
-        """Row 0 and the rows in the list; a random ``count`` of them when there are more."""
+        """Row 0 and the rows in the list, a random ``count`` of them when there are more; the rest in turn."""
         kept = self._lists[piece]
         rows = np.append(kept[kept > 0].astype(np.int64), 0)
         if rows.size > count:
             rows = self._random.choice(rows, count, replace=False)
         rows.sort()
-        return torch.from_numpy(rows)
+        return self._sweep.fill(piece, torch.from_numpy(rows), count)
 
     def clear(self, piece: int, rows: Rows) -> Undo:
         """Saved rows leave the list."""
