@@ -71,14 +71,14 @@ def verify_view(report: VerifyReport) -> RenderableType:
 
 def export_view(report: ExportReport) -> RenderableType:
     """What was written and how to load it."""
-    dense = f"and the dense part of state {report.dense_state}" if report.dense_state else "no dense part"
-    what = f"{len(report.tables)} tables, {dense}, {report.dtype}, {size(report.bytes)}"
+    dense = f"dense part from state {report.dense_state}" if report.dense_state else "no dense part"
+    what = f"tables {', '.join(report.tables)}; {dense}; {report.dtype}, {size(report.bytes)}"
     load = (
         f'model.load_state_dict(torch.load("{report.path}", weights_only=True))'
         if report.format == "torchrec"
         else f'model.load_state_dict(safetensors.torch.load_file("{report.path}"))'
     )
-    return Group(Text(f"{report.path}: {report.save_id} at {count(report.samples)} samples, {what}"), Text(load))
+    return Group(Text(f"{report.path}: {report.save_id} at {count(report.samples)} samples: {what}"), Text(load))
 
 
 def _table(*columns: str, left: tuple[int, ...] = (0,)) -> Table:

@@ -7,57 +7,27 @@ from pathlib import Path
 import pytest
 import torch
 
-from checkpoint.chain import Chain, choose
+from checkpoint.chain import choose
 from checkpoint.errors import CheckpointError, SaveIncomplete, SaveNotFound
 from checkpoint.piece import Piece
 from checkpoint.read_state import read_state
 from checkpoint.restore import DamagedSave, restore, restore_newest
 from checkpoint.store import CheckpointStore
 from tests.checkpoint.saves import Rows, Table, column_wise, row_wise, write_save
+from tests.checkpoint.small_run import DELTA_2, DELTA_3, DELTA_4, FULL, newest_chain, save_full, specs_of, three_tables
 
-FULL, DELTA_2, DELTA_3, DELTA_4 = (
-    "0000-00000001-full",
-    "0000-00000002-delta",
-    "0000-00000003-delta",
-    "0000-00000004-delta",
-)
 OPTIMIZERS = ["exact_sgd", "exact_adagrad", "exact_row_wise_adagrad"]
-
-
-def _tables(optimizer: str = "exact_row_wise_adagrad") -> list[Table]:
-    generator = torch.Generator().manual_seed(7)
-    sizes = (("big", 1003, 12), ("small", 17, 8), ("one", 1, 4))
-    return [Table.random(name, rows, dim, optimizer, generator) for name, rows, dim in sizes]
-
-
-def _specs(tables: list[Table]) -> dict[str, object]:
-    return {table.name: table.spec for table in tables}
-
-
-def _save_full(
-    url: Path, tables: list[Table], save_id: str = FULL, pieces: int = 4, **options: object
-) -> CheckpointStore:
-    shards: list[list[Rows]] = [[] for _ in range(pieces)]
-    for table in tables:
-        for shard, piece in enumerate(row_wise(table, pieces)):
-            shards[shard].append(table.cut(piece))
-    write_save(url, save_id, _specs(tables), shards, **options)  # type: ignore[arg-type]
-    return CheckpointStore(str(url), run="r")
-
-
-def _chain(store: CheckpointStore, save_id: str | None = None) -> Chain:
-    return choose(store.list(), save_id=save_id).chain
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("count", [1, 2, 3, 6])
 def test_four_shards_restore_bitwise_on_any_number(tmp_path: Path, optimizer: str, count: int) -> None:
-    tables = _tables(optimizer)
-    store = _save_full(tmp_path, tables)
+    tables = three_tables(optimizer)
+    store = save_full(tmp_path, tables)
     seen = 0
     for shard in range(count):
         into = [table.room(piece) for table in tables for piece in row_wise(table, count)[shard : shard + 1]]
-        report = restore(store, _chain(store), into)
+        report = restore(store, newest_chain(store), into)
         for rows in into:
             next(table for table in tables if table.name == rows.piece.table).assert_equal(rows)
         seen += sum(report.rows_by_save.values())
@@ -66,22 +36,22 @@ def test_four_shards_restore_bitwise_on_any_number(tmp_path: Path, optimizer: st
 
 @pytest.mark.parametrize("optimizer", ["exact_sgd", "exact_adagrad"])
 def test_row_wise_to_table_wise_to_column_wise_and_back(tmp_path: Path, optimizer: str) -> None:
-    tables = _tables(optimizer)
+    tables = three_tables(optimizer)
     url = tmp_path / "0"
-    store = _save_full(url, tables)
+    store = save_full(url, tables)
     layouts = [lambda t: row_wise(t, 1), lambda t: column_wise(t, 3), lambda t: row_wise(t, 5)]
     for step, layout in enumerate(layouts, 1):
         into = [table.room(piece) for table in tables for piece in layout(table)]
-        assert restore(store, _chain(store), into).lossy == ()
+        assert restore(store, newest_chain(store), into).lossy == ()
         for rows in into:
             next(table for table in tables if table.name == rows.piece.table).assert_equal(rows)
         url = tmp_path / str(step)
-        write_save(url, FULL, _specs(tables), [[Rows(r.piece, r.weights, r.states)] for r in into])  # type: ignore[arg-type]
+        write_save(url, FULL, specs_of(tables), [[Rows(r.piece, r.weights, r.states)] for r in into])  # type: ignore[arg-type]
         store = CheckpointStore(str(url), run="r")
 
 
 def test_row_wise_adagrad_between_column_pieces_and_whole_rows(tmp_path: Path) -> None:
-    table = _tables()[0]
+    table = three_tables()[0]
     wide, narrow = table.piece(0, 1003, 0, 8), table.piece(0, 1003, 8, 12)
     sums = torch.rand(2, 1003)
     write_save(tmp_path, FULL, {"big": table.spec}, [
@@ -89,7 +59,7 @@ def test_row_wise_adagrad_between_column_pieces_and_whole_rows(tmp_path: Path) -
     ])  # fmt: skip
     store = CheckpointStore(str(tmp_path), run="r")
     whole = table.room(table.piece(0, 1003))
-    report = restore(store, _chain(store), [whole])
+    report = restore(store, newest_chain(store), [whole])
     assert torch.equal(whole.weights, table.weight)
     torch.testing.assert_close(whole.states["sum"], (8 * sums[0] + 4 * sums[1]) / 12, rtol=1e-6, atol=0)
     assert report.lossy == (
@@ -98,30 +68,30 @@ def test_row_wise_adagrad_between_column_pieces_and_whole_rows(tmp_path: Path) -
     )
     # Other column pieces: of the first only a part, of the second a part of each.
     left, right = table.room(table.piece(0, 1003, 0, 6)), table.room(table.piece(0, 1003, 6, 12))
-    report = restore(store, _chain(store), [left, right])
+    report = restore(store, newest_chain(store), [left, right])
     assert torch.equal(left.states["sum"], sums[0])
     torch.testing.assert_close(right.states["sum"], (2 * sums[0] + 4 * sums[1]) / 6, rtol=1e-6, atol=0)
     assert [text.split(": ")[1].split()[-1] for text in report.lossy] == ["split", "merged", "split"]
 
 
 def test_splitting_and_merging_equal_state_is_exact(tmp_path: Path) -> None:
-    table = _tables()[0]
-    store = _save_full(tmp_path / "a", [table])
+    table = three_tables()[0]
+    store = save_full(tmp_path / "a", [table])
     parts = [table.room(piece) for piece in column_wise(table, 3)]
-    restore(store, _chain(store), parts)
+    restore(store, newest_chain(store), parts)
     write_save(tmp_path / "b", FULL, {"big": table.spec}, [[Rows(r.piece, r.weights, r.states)] for r in parts])
     whole = table.room(table.piece(0, 1003))
     store = CheckpointStore(str(tmp_path / "b"), run="r")
-    restore(store, _chain(store), [whole])
+    restore(store, newest_chain(store), [whole])
     table.assert_equal(whole)
 
 
 def _base_and_three_deltas(url: Path) -> Table:
     """Row i is i; delta n adds 1000·n to the rows divisible by n + 1 and its state is n."""
-    table = _tables()[0]
+    table = three_tables()[0]
     table.weight[:] = torch.arange(1003.0)[:, None]
     table.states["sum"].zero_()
-    _save_full(url, [table], samples=100)
+    save_full(url, [table], samples=100)
     parent = FULL
     for number, save_id in enumerate((DELTA_2, DELTA_3, DELTA_4), 1):
         ids = torch.arange(0, 1003, number + 1)
@@ -172,7 +142,7 @@ def test_a_missing_shard_file_falls_back_one_save_and_says_so(tmp_path: Path) ->
     assert report.save_ids[-1] == DELTA_3
     assert "shard-0001.safetensors is missing" in str(report)
     with pytest.raises(DamagedSave, match="missing"):
-        restore(store, _chain(store, DELTA_4), [table.room(table.piece(0, 1003))])
+        restore(store, newest_chain(store, DELTA_4), [table.room(table.piece(0, 1003))])
 
 
 def test_a_damaged_byte_falls_back_and_says_where(tmp_path: Path) -> None:
@@ -201,23 +171,23 @@ def test_without_any_whole_chain_it_is_refused_with_every_reason(tmp_path: Path)
 
 
 def test_a_missing_slot_is_refused(tmp_path: Path) -> None:
-    table = _tables("exact_adagrad")[0]
+    table = three_tables("exact_adagrad")[0]
     rows = table.cut(table.piece(0, 1003))
     rows.states = {}
     write_save(tmp_path, FULL, {"big": table.spec}, [[rows]])
     store = CheckpointStore(str(tmp_path), run="r")
     with pytest.raises(DamagedSave, match=r"tensor '0000.state.sum' of big\[0:1003, 0:12\] is missing"):
-        restore(store, _chain(store), [table.room(table.piece(0, 1003))])
+        restore(store, newest_chain(store), [table.room(table.piece(0, 1003))])
 
 
 def test_rows_in_no_save_are_counted(tmp_path: Path) -> None:
-    table = _tables()[0]
+    table = three_tables()[0]
     write_save(
         tmp_path, FULL, {"big": table.spec}, [[table.cut(table.piece(0, 900)), table.cut(table.piece(950, 1003))]]
     )
     store = CheckpointStore(str(tmp_path), run="r")
     with pytest.raises(DamagedSave, match=r"big\[800:1003, 0:12\]: 50 of 203 rows, the first one row 900"):
-        restore(store, _chain(store), [table.room(table.piece(800, 1003))])
+        restore(store, newest_chain(store), [table.room(table.piece(800, 1003))])
 
 
 @pytest.mark.parametrize(
@@ -226,18 +196,18 @@ def test_rows_in_no_save_are_counted(tmp_path: Path) -> None:
     ids=["order", "twice", "beyond", "form"],
 )
 def test_impossible_ids_are_refused_before_anything_is_written(tmp_path: Path, ids: list[int], weights: int) -> None:
-    table = _tables("exact_sgd")[0]
-    _save_full(tmp_path, [table])
+    table = three_tables("exact_sgd")[0]
+    save_full(tmp_path, [table])
     rows = Rows(table.piece(0, 1003), torch.ones(weights, 12), ids=torch.tensor(ids), cut=2)
     write_save(tmp_path, DELTA_2, {"big": table.spec}, [[rows]], parent=FULL)
     store = CheckpointStore(str(tmp_path), run="r")
     with pytest.raises(DamagedSave, match=r"not ascending within its rows|by the manifest"):
-        restore(store, _chain(store), [table.room(table.piece(0, 1003))])
+        restore(store, newest_chain(store), [table.room(table.piece(0, 1003))])
 
 
 def test_the_later_cut_wins_whatever_the_order_of_saves(tmp_path: Path) -> None:
-    table = _tables("exact_sgd")[1]
-    _save_full(tmp_path, [table], pieces=1)
+    table = three_tables("exact_sgd")[1]
+    save_full(tmp_path, [table], pieces=1)
     piece = table.piece(0, 17)
     for save_id, parent, cut in ((DELTA_2, FULL, 9), (DELTA_3, DELTA_2, 5)):
         ids = torch.arange(cut)
@@ -256,19 +226,6 @@ def test_the_later_cut_wins_whatever_the_order_of_saves(tmp_path: Path) -> None:
     assert list(report.rows_by_save.values()) == [7, 8, 0, 2]
 
 
-def test_only_what_is_wanted_is_read(tmp_path: Path) -> None:
-    generator = torch.Generator().manual_seed(1)
-    table = Table.random("t", 200_000, 16, "exact_adagrad", generator)
-    store = _save_full(tmp_path, [table])
-    row_bytes = 2 * 16 * 4
-    rows = table.room(table.piece(60_000, 70_000))
-    report = restore(store, _chain(store), [rows], check=False)
-    table.assert_equal(rows)
-    assert report.bytes_read == 10_000 * row_bytes
-    report = restore(store, _chain(store), [rows])
-    assert report.bytes_read == (tmp_path / "saves" / FULL / "shard-0001.safetensors").stat().st_size
-
-
 @pytest.mark.parametrize(
     ("piece", "message"),
     [
@@ -277,25 +234,25 @@ def test_only_what_is_wanted_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_pieces_that_were_never_saved_are_refused(tmp_path: Path, piece: Piece, message: str) -> None:
-    tables = _tables()
-    store = _save_full(tmp_path, tables)
+    tables = three_tables()
+    store = save_full(tmp_path, tables)
     with pytest.raises(CheckpointError, match=message):
-        restore(store, _chain(store), [tables[0].room(piece)])
+        restore(store, newest_chain(store), [tables[0].room(piece)])
 
 
 def test_state_of_another_optimizer_is_refused(tmp_path: Path) -> None:
-    store = _save_full(tmp_path, _tables("exact_sgd"))
-    table = _tables("exact_adagrad")[0]
+    store = save_full(tmp_path, three_tables("exact_sgd"))
+    table = three_tables("exact_adagrad")[0]
     with pytest.raises(CheckpointError, match=r"saved under embedding\.optimizer=exact_sgd, whose state is none"):
-        restore(store, _chain(store), [table.room(table.piece(0, 1003))])
+        restore(store, newest_chain(store), [table.room(table.piece(0, 1003))])
 
 
 def test_exact_recovery_takes_consistent_saves_only(tmp_path: Path) -> None:
-    tables = _tables("exact_sgd")
-    _save_full(tmp_path, tables)
-    _save_full(tmp_path, tables, "0000-00000002-full", consistent=False)
+    tables = three_tables("exact_sgd")
+    save_full(tmp_path, tables)
+    save_full(tmp_path, tables, "0000-00000002-full", consistent=False)
     priority = Rows(tables[0].piece(0, 1003), torch.ones(1, 12), ids=torch.tensor([5]), cut=2)
-    specs = _specs(tables)
+    specs = specs_of(tables)
     write_save(tmp_path, "0000-00000003-priority", specs, [[priority]], parent="0000-00000002-full")  # type: ignore[arg-type]
     store = CheckpointStore(str(tmp_path), run="r")
     into = [tables[0].room(tables[0].piece(0, 1003))]
@@ -321,7 +278,7 @@ def test_state_that_is_not_rows_comes_back(tmp_path: Path) -> None:
         "rng": {"torch": torch.get_rng_state(), "none": torch.empty(0, dtype=torch.int64)},
     }
     position = {"epoch": 1, "splits": [[0, 100], [300, 400]]}
-    store = _save_full(tmp_path, _tables(), states=states, extra={"data_position": position})
+    store = save_full(tmp_path, three_tables(), states=states, extra={"data_position": position})
     manifest = store.list()[-1]
     for name, expected in states.items():
         found = read_state(store, manifest, name)
