@@ -250,8 +250,12 @@ def _cut_off(directory: Path, share: float) -> None:
         left -= size
 
 
+def _effort(examples: int) -> settings:
+    checks = [HealthCheck.too_slow]
+    return settings(max_examples=examples, stateful_step_count=14, deadline=None, suppress_health_check=checks)
+
+
 TestRunHistory = RunHistory.TestCase
+TestRunHistory.settings = _effort(80)
 TestServiceHistory = ServiceHistory.TestCase
-TestRunHistory.settings = TestServiceHistory.settings = settings(
-    max_examples=60, stateful_step_count=14, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestServiceHistory.settings = _effort(25)  # which waits for the disk at every file
