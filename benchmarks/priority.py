@@ -40,6 +40,9 @@ _T975 = {4: 2.7764, 5: 2.5706, 6: 2.4469, 7: 2.3646, 8: 2.3060, 9: 2.2622, 14: 2
 """Student's t at 97.5 %, by degrees of freedom."""
 
 
+Result = dict[str, Any]
+
+
 @dataclass
 class Saver:
     """One strategy's saved rows; ``tracker`` is ``None`` for saving everything."""
@@ -117,7 +120,7 @@ def run(optimizer: str, seed: int, rows: int, interval_pushes: int, intervals: i
     }
 
 
-def measure(optimizer: str, seeds: int, rows: int, interval_pushes: int, intervals: int) -> dict[str, Any]:
+def measure(optimizer: str, seeds: int, rows: int, interval_pushes: int, intervals: int) -> Result:
     """All seeds; ratios to vanilla are geometric means with 95 % intervals, paired by seed."""
     runs = [run(optimizer, seed, rows, interval_pushes, intervals) for seed in range(seeds)]
     return {
@@ -145,7 +148,7 @@ def _compare(runs: list[dict[str, float]], vanilla: list[dict[str, float]]) -> d
     }
 
 
-def show(result: dict[str, Any]) -> None:
+def show(result: Result) -> None:
     """Print the table."""
     console = Console(highlight=False, width=110)
     console.print(

@@ -19,12 +19,12 @@ class _Settings(BaseModel):
 
 
 class RetentionConfig(_Settings):
-    """Which saves stay, with all that they need.
+    """Which saves stay: whole chains (a full save and all that continues it), as ``checkpoint.retention`` has it.
 
-    The newest ``keep_last``, and besides one every ``keep_every_s`` seconds.
+    The newest ``keep_last``, ``null`` for all; of older ones a full save every ``keep_every_s`` seconds.
     """
 
-    keep_last: Annotated[int, Field(ge=1)] = 2
+    keep_last: Annotated[int, Field(ge=1)] | None = 2
     keep_every_s: _PositiveSeconds | None = None
 
 

@@ -180,8 +180,7 @@ class SavePolicy:
         return affordable(pls, spent_pls, self.config.pls_budget)
 
     def _full(self, now: Situation) -> Option:
-        young = Bound(full_interval_s(now.costs.save_s, now.mtbf_s), "sqrt(2·save·MTBF)")
-        bound = self._overridden(young) if self.config.strategy == "full" else young
+        bound = self._overridden(Bound(full_interval_s(now.costs.save_s, now.mtbf_s), "sqrt(2·save·MTBF)"))
         if now.run_s is not None and bound.interval_s > now.run_s:
             bound = Bound(now.run_s, "the length of the run")
         bound = Bound(max(bound.interval_s, now.costs.save_s, 1.0), bound.by)
@@ -192,8 +191,7 @@ class SavePolicy:
         if left <= 0.0:
             return None
         bound = longest_interval(left, now.mtbf_s, now.shares, now.run_s, now.done_s)
-        wished = self._overridden(bound) if self.config.strategy != "full" else bound
-        bound = wished if wished.interval_s < bound.interval_s else bound
+        bound = min(bound, self._overridden(bound), key=lambda one: one.interval_s)
         rest = 1.0 if now.run_s is None else (now.run_s - now.done_s) / now.run_s
         exact = None
         if now.run_s is not None:
@@ -219,8 +217,8 @@ class SavePolicy:
             return "full", f"{spent}: only full recovery spends no more"
         tight_s = break_even_interval_s(now.costs, now.mtbf_s, full.overhead.total, self.extra_full_saves)
         numbers = (
-            f"partial recovery costs {partial.overhead.total:.2%} at an interval of {_hours(partial.interval_s)} "
-            f"(set by {partial.bounded_by}), full recovery {full.overhead.total:.2%} at {_hours(full.interval_s)}"
+            f"partial recovery costs {_percent(partial)} at an interval of {_hours(partial.interval_s)} "
+            f"(set by {partial.bounded_by}), full recovery {_percent(full)} at {_hours(full.interval_s)}"
         )
         if wanted == "auto":
             if partial.interval_s > tight_s:
@@ -238,6 +236,10 @@ class SavePolicy:
 def _uncovered_until_s(plan: SavePlan, history: SaveHistory) -> float:
     """When everything should have been saved again, and half a save later: saves are never exactly on time."""
     return (history.covered_s or 0.0) + plan.interval_s + plan.save_every_s / 2
+
+
+def _percent(option: Option) -> str:
+    return f"{100 * option.overhead.total:.3g} %"
 
 
 def _hours(seconds: float) -> str:

@@ -56,14 +56,21 @@ class SsuTracker:
         for index, where in self.watched.ranges(offsets):
             self._put(index, used[where])
 
-    def select(self, piece: int, count: int) -> Tensor:
-        """Row 0 and the rows in the list, a random ``count`` of them when there are more; the rest in turn."""
+    def recent(self, piece: int) -> Tensor:
+        """Row 0 and the rows in the list: ascending local ids (int64)."""
         kept = self._lists[piece]
         rows = np.append(kept[kept > 0].astype(np.int64), 0)
-        if rows.size > count:
-            rows = self._random.choice(rows, count, replace=False)
         rows.sort()
-        return self._sweep.fill(piece, torch.from_numpy(rows), count)
+        return torch.from_numpy(rows)
+
+    def select(self, piece: int, count: int) -> Tensor:
+        """Of the recent rows a random ``count`` when there are more; else all of them, and rows in turn."""
+        rows = self.recent(piece)
+        if rows.numel() > count:
+            chosen = self._random.choice(rows.numpy(), count, replace=False)
+            chosen.sort()
+            return torch.from_numpy(chosen)
+        return self._sweep.fill(piece, rows, count)
 
     def clear(self, piece: int, rows: Rows) -> Undo:
         """Saved rows leave the list."""

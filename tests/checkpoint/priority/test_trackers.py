@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 import torch
 
+from checkpoint.priority.adagrad import AdagradTracker
 from checkpoint.priority.dirty import DirtyRows
 from checkpoint.priority.mfu import MfuTracker
 from checkpoint.priority.none import NoTracker
@@ -79,6 +80,21 @@ def test_mfu_counts_one_push_in_four() -> None:
     assert tracker.pending_accesses(USER) == 40 * len(ids_of(USER, *request(1)))
 
 
+def test_mfu_that_does_not_see_every_push_saves_unseen_rows_in_turn() -> None:
+    tracker = _mfu(every=4)
+    for _ in range(4):
+        tracker.observe(*request(1))
+    counts = _counted(range(1, 2), USER)
+    saved = tracker.select(USER, 100)
+    assert saved.numel() == 100
+    assert set(counts) <= set(saved.tolist())
+    turn = [row for row in range(400) if row not in counts][: 100 - len(counts)]
+    assert set(saved.tolist()) == set(counts) | set(turn)
+    tracker.clear(USER, saved)
+    again = tracker.select(USER, 100)
+    assert again.tolist() == [(turn[-1] + 1 + step) % 400 for step in range(100)]  # nothing new was seen
+
+
 def test_mfu_counters_do_not_overflow() -> None:
     memory = zeros(MfuTracker.tensor_specs(WATCHED))
     memory["access_counters"].fill_(2**31 - 1)
@@ -95,10 +111,10 @@ def test_ssu_holds_recent_rows_each_once_within_its_bound() -> None:
         tracker.observe(ids, offsets)
         seen |= set(ids_of(USER, ids, offsets))
         bound = PIECES[USER].rows // 8
-        chosen = tracker.select(USER, bound).tolist()
+        chosen = tracker.recent(USER).tolist()
         assert chosen == sorted(set(chosen))
         assert set(chosen) <= seen | {0}
-        assert len(chosen) <= bound
+        assert len(chosen) <= bound + 1  # and row 0
     assert len(chosen) > 0.9 * bound  # three times as many different rows as places were seen
     assert len(seen) > 3 * bound
     last = set(ids_of(USER, ids, offsets))
@@ -110,28 +126,40 @@ def test_ssu_forgets_saved_rows_and_gets_them_back_unless_younger_ones_came() ->
     for number in range(5):
         tracker.observe(*request(number))
     before = _state(tracker)
-    saved = tracker.select(USER, 50)
+    saved = tracker.select(USER, 400)
     undo = [tracker.clear(USER, saved), tracker.clear(SITE, slice(0, PIECES[SITE].rows))]
-    assert tracker.select(USER, 50).tolist() == [0]
-    assert tracker.select(SITE, 50).tolist() == [0]
+    assert tracker.recent(USER).tolist() == [0]
+    assert tracker.recent(SITE).tolist() == [0]
     for taken in undo:
         tracker.give_back(taken)
     assert _state(tracker) == before
 
     undo = [tracker.clear(USER, saved)]
     tracker.observe(*request(77))
-    younger = set(tracker.select(USER, 50).tolist())
+    younger = set(tracker.recent(USER).tolist())
     tracker.give_back(undo[0])
-    assert younger <= set(tracker.select(USER, 50).tolist())
+    assert younger < set(tracker.recent(USER).tolist())
+
+
+def test_what_the_list_leaves_of_a_save_goes_to_rows_in_turn() -> None:
+    tracker = _ssu()
+    saved: set[int] = set()
+    for _ in range(PIECES[USER].rows // 40 + 1):
+        chosen = tracker.select(USER, 41)
+        assert chosen.numel() == 41
+        assert chosen.tolist() == sorted(set(chosen.tolist()))
+        saved |= set(chosen.tolist())
+    assert saved == set(range(PIECES[USER].rows))  # row 0 each time, 40 others in turn
+    assert tracker.select(USER, 10_000).tolist() == list(range(PIECES[USER].rows))
 
 
 def test_ssu_clears_the_asked_range_only() -> None:
     tracker = _ssu(fraction=1.0)
     for number in range(10):
         tracker.observe(*request(number))
-    before = set(tracker.select(USER, 400).tolist())
+    before = set(tracker.recent(USER).tolist())
     tracker.clear(USER, slice(50, 120))
-    assert set(tracker.select(USER, 400).tolist()) == {row for row in before if not 50 <= row < 120}
+    assert set(tracker.recent(USER).tolist()) == {row for row in before if not 50 <= row < 120} < before
 
 
 def test_ssu_selects_no_more_than_asked_and_the_same_with_the_same_seed() -> None:
@@ -183,6 +211,27 @@ def test_scar_selects_what_moved_farthest_since_it_was_saved(dtype: torch.dtype)
     assert torch.equal(tracker.tensors()["saved_rows"], start)
 
 
+@pytest.mark.parametrize("row_wise", [True, False])
+def test_adagrad_selects_by_the_path_since_saved(row_wise: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(piece.rows,) if row_wise else (piece.rows, piece.dim) for piece in PIECES]
+    sums = [torch.rand(shape, generator=generator) for shape in shapes]
+    tracker = AdagradTracker(WATCHED, zeros(AdagradTracker.tensor_specs(WATCHED)), sums)
+    tracker.start()
+    assert tracker.select(USER, 400).numel() == 0
+    old = sums[USER].clone()
+    sums[USER][::2] += torch.rand(sums[USER][::2].shape, generator=generator)
+    path = (sums[USER].double().sqrt() - old.double().sqrt()).view(400, -1).sum(1)
+    saved = tracker.select(USER, 30)
+    assert saved.tolist() == sorted(path.topk(30).indices.tolist())
+    before = tracker.tensors()["saved_path"].clone()
+    undo = [tracker.clear(USER, saved), tracker.clear(SITE, slice(5, 9))]
+    assert tracker.select(USER, 400).numel() == 170
+    for taken in undo:
+        tracker.give_back(taken)
+    assert torch.equal(tracker.tensors()["saved_path"], before)
+
+
 def test_memory_is_what_the_closed_forms_say() -> None:
     rows, weight_bytes = WATCHED.rows, sum(PIECES[index].numel for index in WATCHED.indices) * 4
     assert rows == 490
@@ -192,6 +241,8 @@ def test_memory_is_what_the_closed_forms_say() -> None:
     live = [torch.zeros(piece.rows, piece.dim) for piece in PIECES]
     scar = ScarTracker(WATCHED, zeros(ScarTracker.tensor_specs(WATCHED, "float32")), live)
     assert scar.overhead_bytes == weight_bytes
+    sums = [torch.zeros(piece.rows) for piece in PIECES]
+    assert AdagradTracker(WATCHED, zeros(AdagradTracker.tensor_specs(WATCHED)), sums).overhead_bytes == 4 * rows
     assert NoTracker(WATCHED).overhead_bytes == 0
 
 
