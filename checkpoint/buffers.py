@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import threading
 import time
 from typing import Final
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
+
+Buffer = NDArray[np.uint8]
 
 PAGE_BYTES: Final = 4096
 """Alignment of address, offset and length that O_DIRECT asks for."""
@@ -17,7 +20,8 @@ PAGE_BYTES: Final = 4096
 class BufferPool:
     """``count`` buffers of ``buffer_bytes``, allocated and touched once: new memory is several times dearer.
 
-    The one given back last is taken first, as it may still be in the cache. Thread-safe.
+    The one given back last is taken first, as it may still be in the cache. One thread takes, any
+    gives.
     """
 
     def __init__(self, count: int = 8, buffer_bytes: int = 2 << 20) -> None:
@@ -26,7 +30,10 @@ class BufferPool:
         self.count = count
         self.buffer_bytes = buffer_bytes
         self._condition = threading.Condition()
-        self._free = [aligned_memory(buffer_bytes).zero_() for _ in range(count)]
+        memory = aligned_memory(count * buffer_bytes)
+        memory.fill(0)
+        self._free = list(memory.reshape(count, buffer_bytes))
+        self._waiting = 0
         self.waited_s = 0.0
         """Seconds spent waiting for a buffer: what the storage was too slow for."""
 
@@ -40,25 +47,40 @@ class BufferPool:
         """Buffers nobody holds."""
         return len(self._free)
 
-    def take(self, timeout_s: float | None = None) -> Tensor | None:
-        """A buffer (uint8); waits when all are out, ``None`` when that takes longer than ``timeout_s``."""
-        with self._condition:
-            if not self._free:
-                started = time.perf_counter()
-                self._condition.wait_for(lambda: self._free, timeout_s)
-                self.waited_s += time.perf_counter() - started
-            return self._free.pop() if self._free else None
+    def take(self, timeout_s: float | None = None) -> Buffer | None:
+        """A buffer; waits when all are out, ``None`` when that takes longer than ``timeout_s``."""
+        with contextlib.suppress(IndexError):  # the usual case needs no lock, which could cost the GIL
+            return self._free.pop()
+        started = time.perf_counter()
+        self.wait_free(1, timeout_s)
+        self.waited_s += time.perf_counter() - started
+        try:
+            return self._free.pop()
+        except IndexError:
+            return None
 
-    def give(self, buffer: Tensor) -> None:
+    def wait_free(self, count: int, timeout_s: float | None = None) -> bool:
+        """Wait until ``count`` buffers are free, without taking them; False when that takes longer."""
+        if len(self._free) >= count:
+            return True
+        with self._condition:
+            self._waiting += 1
+            try:
+                return self._condition.wait_for(lambda: len(self._free) >= count, timeout_s)
+            finally:
+                self._waiting -= 1
+
+    def give(self, buffer: Buffer) -> None:
         """Give a buffer back."""
-        with self._condition:
-            self._free.append(buffer)
-            self._condition.notify()
+        self._free.append(buffer)
+        if self._waiting:
+            with self._condition:
+                self._condition.notify_all()
 
 
-def aligned_memory(size: int) -> Tensor:
-    """Page-aligned private memory (uint8), in huge pages where the kernel has them; untouched pages cost nothing."""
+def aligned_memory(size: int) -> Buffer:
+    """Page-aligned private memory, in huge pages where the kernel has them; untouched pages cost nothing."""
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if size >= 2 << 20:
         memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8)
+    return np.frombuffer(memory, np.uint8)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from checkpoint.piece_rows import PieceRows
+
+Ids = NDArray[np.int64]
 
 SLOT_BYTES: Final = 4
 """What the overlay costs for each row that is to be saved, however few are kept."""
@@ -16,9 +18,9 @@ SLOT_BYTES: Final = 4
 class KeptRows(NamedTuple):
     """Rows that were kept out of a range to copy."""
 
-    positions: Tensor
-    """int64, ascending, relative to the range's start."""
-    slots: Tensor
+    positions: Ids
+    """Ascending, relative to the range's start."""
+    slots: NDArray[np.int32]
     """Where they are kept."""
 
 
@@ -31,14 +33,14 @@ class Overlay:
         capacity_bytes: most that can be kept. It is reserved, and costs memory as it fills.
     """
 
-    def __init__(self, rows: PieceRows, selected: Tensor | None, capacity_bytes: int) -> None:
+    def __init__(self, rows: PieceRows, selected: Ids | None, capacity_bytes: int) -> None:
         self._selected = selected
-        total = rows.weights.shape[0] if selected is None else selected.numel()
-        self._slots = torch.zeros(total, dtype=torch.int32)  # 0: not kept; else the slot + 1; untouched pages are free
-        self._live = {"weight": rows.weights, **{f"state.{name}": state for name, state in rows.states.items()}}
-        self.row_bytes = rows.nbytes // max(1, rows.weights.shape[0])
-        room = min(total, capacity_bytes // max(1, self.row_bytes))
-        self._kept = {name: torch.empty(room, *live.shape[1:], dtype=live.dtype) for name, live in self._live.items()}
+        total = rows.piece.rows if selected is None else selected.size
+        self._slots = np.zeros(total, np.int32)  # 0: not kept; else the slot + 1; untouched pages are free
+        self._live = {"weight": rows.weights.numpy(), **{f"state.{key}": s.numpy() for key, s in rows.states.items()}}
+        self.row_bytes = rows.nbytes // rows.piece.rows
+        room = min(total, capacity_bytes // self.row_bytes)
+        self._kept = {name: np.empty((room, *live.shape[1:]), live.dtype) for name, live in self._live.items()}
         self._used = 0
         self._copied = 0
 
@@ -47,31 +49,34 @@ class Overlay:
         """Of the rows kept."""
         return self._used * self.row_bytes
 
-    def missing(self, ids: Tensor) -> Tensor:
+    def missing(self, ids: Ids) -> Ids:
         """Unique positions of those ``ids`` that are to be saved, and are neither copied nor kept yet."""
         positions = ids
         if self._selected is not None:
-            positions = torch.searchsorted(self._selected, ids).clamp_(max=self._selected.numel() - 1)
+            positions = np.searchsorted(self._selected, ids).clip(max=self._selected.size - 1)
             positions = positions[self._selected[positions] == ids]
-        missing: Tensor = torch.unique(positions[(positions >= self._copied) & (self._slots[positions] == 0)])
-        return missing
+        if self._copied:
+            positions = positions[positions >= self._copied]
+        return np.unique(positions[self._slots[positions] == 0])
 
-    def keep(self, positions: Tensor) -> None:
+    def keep(self, positions: Ids) -> None:
         """Copy the live rows at ``positions`` (unique, not kept yet, no more than there is room for)."""
         ids = positions if self._selected is None else self._selected[positions]
-        end = self._used + positions.numel()
+        end = self._used + positions.size
         for name, live in self._live.items():
-            torch.index_select(live, 0, ids, out=self._kept[name][self._used : end])
-        self._slots[positions] = torch.arange(self._used + 1, end + 1, dtype=torch.int32)
+            np.take(live, ids, axis=0, out=self._kept[name][self._used : end], mode="clip")
+        self._slots[positions] = np.arange(self._used + 1, end + 1, dtype=np.int32)
         self._used = end
 
-    def find(self, start: int, end: int) -> KeptRows:
-        """What is kept of positions ``[start, end)``."""
+    def find(self, start: int, end: int) -> KeptRows | None:
+        """What is kept of positions ``[start, end)``; ``None`` when nothing is."""
+        if not self._used:
+            return None
         slots = self._slots[start:end]
-        positions = slots.nonzero().view(-1)
-        return KeptRows(positions, slots[positions].long() - 1)
+        positions = np.flatnonzero(slots)
+        return KeptRows(positions, slots[positions] - np.int32(1)) if positions.size else None
 
-    def read(self, name: str, slots: Tensor) -> Tensor:
+    def read(self, name: str, slots: NDArray[np.int32]) -> NDArray[Any]:
         """Kept rows of tensor ``weight`` or ``state.{name}``."""
         return self._kept[name][slots]
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
+from checkpoint.buffers import Buffer
 from checkpoint.errors import StorageSlow
-from checkpoint.save_plan import StoredTensor
+from checkpoint.save_plan import NUMPY, StoredTensor
 from checkpoint.writer import FileJob, ShardWriter
 
 _SCRATCH_BYTES: Final = 128 << 10
 
-Produce = Callable[[int, int, Tensor], None]
+Produce = Callable[[int, int, NDArray[Any]], None]
 """``produce(begin, end, out)`` fills ``out`` with rows ``[begin, end)`` of a stored tensor."""
 
 
@@ -32,7 +33,7 @@ class Packer:
         self._writer, self._job = writer, job
         self._left = total_bytes
         self._patience_s = patience_s
-        self._buffer: Tensor | None = None
+        self._buffer: Buffer | None = None
         self._filled = 0
 
     def buffers_needed(self, size: int) -> int:
@@ -41,12 +42,12 @@ class Packer:
         room = capacity - self._filled if self._buffer is not None else 0
         return max(0, -(-(size - room) // capacity))
 
-    def append(self, data: Tensor) -> None:
-        """Append bytes (uint8, 1-D)."""
+    def append(self, data: memoryview) -> None:
+        """Append bytes. The GIL is held: a few megabytes are copied sooner than it could be got back."""
         done = 0
-        while done < data.numel():
-            count = min(self._room(), data.numel() - done)
-            self._view(count).copy_(data[done : done + count])
+        while done < len(data):
+            count = min(self._room(), len(data) - done)
+            self._view(count).data[:] = data[done : done + count]
             self._advance(count)
             done += count
 
@@ -56,20 +57,20 @@ class Packer:
         Only a row that lies across two buffers, or at an odd address, goes through a scratch.
         """
         rows, row_shape = tensor.shape[0], tensor.shape[1:]
-        row_bytes = tensor.nbytes // rows
+        row_bytes, dtype = tensor.nbytes // rows, NUMPY[tensor.dtype]
         done = 0
         while done < rows:
             whole = min(rows - done, self._room() // row_bytes)
             aligned = self._filled % tensor.dtype.itemsize == 0
             if whole and aligned:
-                out = self._view(whole * row_bytes).view(tensor.dtype).view(whole, *row_shape)
+                out = self._view(whole * row_bytes).view(dtype).reshape(whole, *row_shape)
                 produce(done, done + whole, out)
                 self._advance(whole * row_bytes)
             else:
                 whole = 1 if aligned else min(rows - done, max(1, _SCRATCH_BYTES // row_bytes))
-                scratch = torch.empty(whole, *row_shape, dtype=tensor.dtype)
+                scratch = np.empty((whole, *row_shape), dtype)
                 produce(done, done + whole, scratch)
-                self.append(scratch.view(-1).view(torch.uint8))
+                self.append(scratch.reshape(-1).view(np.uint8).data)
             done += whole
 
     def release(self) -> None:
@@ -92,7 +93,7 @@ class Packer:
             self._filled = 0
         return pool.buffer_bytes - self._filled
 
-    def _view(self, count: int) -> Tensor:
+    def _view(self, count: int) -> Buffer:
         assert self._buffer is not None
         return self._buffer[self._filled : self._filled + count]
 
@@ -100,6 +101,6 @@ class Packer:
         assert self._buffer is not None
         self._filled += count
         self._left -= count
-        if self._filled == self._buffer.numel() or not self._left:
+        if self._filled == self._buffer.size or not self._left:
             buffer, self._buffer = self._buffer, None
             self._writer.submit(self._job, buffer, self._filled, last=not self._left)

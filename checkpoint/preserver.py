@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from torch import Tensor
-
-from checkpoint.overlay import SLOT_BYTES, Overlay
+from checkpoint.overlay import SLOT_BYTES, Ids, Overlay
 from checkpoint.piece_rows import PieceRows
 from checkpoint.save_plan import Chunk
 
@@ -16,31 +14,27 @@ class Preserver:
 
     Args:
         pieces: of the shard.
-        selections: ids to save by index of the piece; ``None`` or absent: all.
+        selections: ids to save by index of the piece; absent: all.
         capacity_bytes: for kept rows and what it takes to find them.
     """
 
-    def __init__(
-        self, pieces: Sequence[PieceRows], selections: Mapping[int, Tensor | None], capacity_bytes: int
-    ) -> None:
-        totals = [selections.get(index) for index in range(len(pieces))]
-        rows = sum(
-            piece.weights.shape[0] if ids is None else ids.numel() for piece, ids in zip(pieces, totals, strict=True)
-        )
+    def __init__(self, pieces: Sequence[PieceRows], selections: Mapping[int, Ids], capacity_bytes: int) -> None:
+        chosen = [selections.get(index) for index in range(len(pieces))]
+        rows = sum(piece.piece.rows if ids is None else ids.size for piece, ids in zip(pieces, chosen, strict=True))
         self._capacity = max(0, capacity_bytes - rows * SLOT_BYTES)
         self._overlays: list[Overlay | None] = [
-            None if ids is not None and not ids.numel() else Overlay(piece, ids, self._capacity)
-            for piece, ids in zip(pieces, totals, strict=True)
+            None if ids is not None and not ids.size else Overlay(piece, ids, self._capacity)
+            for piece, ids in zip(pieces, chosen, strict=True)
         ]
         self._used = 0
 
-    def preserve(self, index: int, ids: Tensor) -> bool:
+    def preserve(self, index: int, ids: Ids) -> bool:
         """Keep what is not copied yet of rows ``ids`` of piece ``index``; False, and nothing done, without room."""
         overlay = self._overlays[index]
         if overlay is None:
             return True
         positions = overlay.missing(ids)
-        needed = positions.numel() * overlay.row_bytes
+        needed = positions.size * overlay.row_bytes
         if self._used + needed > self._capacity:
             return False
         if needed:

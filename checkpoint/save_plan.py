@@ -7,10 +7,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from checkpoint.buffers import PAGE_BYTES
 from checkpoint.encodings import stored_encoding, stored_form
@@ -20,26 +21,23 @@ from checkpoint.piece_rows import PieceRows
 _ROW_MULTIPLE: Final = 8
 """Rows of a chunk, where there are so many: whatever follows it is then aligned for every dtype."""
 
+NUMPY: Final = {torch.float32: np.float32, torch.float16: np.float16, torch.uint8: np.uint8, torch.int64: np.int64}
+"""Of the stored dtypes."""
+
 _NAMES: Final = {torch.float32: "F32", torch.float16: "F16", torch.uint8: "U8", torch.int64: "I64"}
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
+class StoredTensor(NamedTuple):
     """One tensor of a chunk in its file."""
 
     name: str
     """``ids``, ``weight`` or ``state.{name}``."""
     dtype: torch.dtype
     shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Its size in the file."""
-        return math.prod(self.shape) * self.dtype.itemsize
+    nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """What is copied at once: rows ``[start, end)`` of a piece, or of the selected ids where ``sparse``."""
 
     piece_index: int
@@ -48,11 +46,8 @@ class Chunk:
     sparse: bool
     encoding: Encoding
     tensors: tuple[StoredTensor, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Of all its tensors."""
-        return sum(tensor.nbytes for tensor in self.tensors)
+    nbytes: int
+    """Of all its tensors."""
 
 
 @dataclass(frozen=True)
@@ -90,35 +85,30 @@ def prefix(number: int) -> str:
 
 
 def plan_chunks(
-    pieces: Sequence[PieceRows], selections: Mapping[int, Tensor | None], encoding: Encoding, chunk_bytes: int
+    pieces: Sequence[PieceRows], selections: Mapping[int, NDArray[np.int64]], encoding: Encoding, chunk_bytes: int
 ) -> list[Chunk]:
     """Cut all rows to be saved into chunks of about ``chunk_bytes``, in the order of pieces and rows.
 
     Args:
         pieces: of the shard.
-        selections: ids (piece-local, ascending) by index of the piece; ``None`` or absent: the whole piece.
+        selections: ids (piece-local, ascending) by index of the piece; absent: the whole piece.
         encoding: of the weights.
         chunk_bytes: a chunk is at least one row, though.
     """
     chunks = []
     for index, piece in enumerate(pieces):
         selected = selections.get(index)
-        total = piece.weights.shape[0] if selected is None else selected.numel()
+        total = piece.piece.rows if selected is None else selected.size
         row_bytes = sum(tensor.nbytes for tensor in _tensors(piece, 1, selected is not None, encoding))
         rows = max(1, chunk_bytes // row_bytes)
         rows -= rows % _ROW_MULTIPLE if rows > _ROW_MULTIPLE else 0
+        sizes = {count: _tensors(piece, count, selected is not None, encoding) for count in {rows, total % rows}}
+        stored = stored_encoding(encoding, piece.weights.dtype)
         for start in range(0, total, rows):
             end = min(start + rows, total)
-            chunks.append(
-                Chunk(
-                    index,
-                    start,
-                    end,
-                    selected is not None,
-                    stored_encoding(encoding, piece.weights.dtype),
-                    _tensors(piece, end - start, selected is not None, encoding),
-                )
-            )
+            tensors = sizes[end - start]
+            nbytes = sum(tensor.nbytes for tensor in tensors)
+            chunks.append(Chunk(index, start, end, selected is not None, stored, tensors, nbytes))
     return chunks
 
 
@@ -136,7 +126,7 @@ def split_files(chunks: Sequence[Chunk], part_bytes: int | None) -> Iterator[Fil
         yield FilePlan(tuple(part))
 
 
-def segment_of(chunk: Chunk, number: int, rows: PieceRows, ids: Tensor | None, cut: int) -> Segment:
+def segment_of(chunk: Chunk, number: int, rows: PieceRows, ids: NDArray[np.int64] | None, cut: int) -> Segment:
     """What the manifest says of a file's ``number``-th chunk, copied at ``cut``; ``ids`` as selected of its piece."""
     piece = rows.piece
     first, last = chunk.start, chunk.end - 1
@@ -159,8 +149,10 @@ def segment_of(chunk: Chunk, number: int, rows: PieceRows, ids: Tensor | None, c
 def _tensors(piece: PieceRows, rows: int, sparse: bool, encoding: Encoding) -> tuple[StoredTensor, ...]:
     """In the order of falling alignment."""
     dtype, columns = stored_form(piece.piece.dim, stored_encoding(encoding, piece.weights.dtype))
-    found = [StoredTensor("ids", torch.int64, (rows,))] if sparse else []
-    found += [
-        StoredTensor(f"state.{name}", state.dtype, (rows, *state.shape[1:])) for name, state in piece.states.items()
-    ]
-    return (*found, StoredTensor("weight", dtype, (rows, columns)))
+    found = [_stored("ids", torch.int64, (rows,))] if sparse else []
+    found += [_stored(f"state.{name}", state.dtype, (rows, *state.shape[1:])) for name, state in piece.states.items()]
+    return (*found, _stored("weight", dtype, (rows, columns)))
+
+
+def _stored(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> StoredTensor:
+    return StoredTensor(name, dtype, shape, math.prod(shape) * dtype.itemsize)

@@ -8,20 +8,22 @@ from concurrent.futures import FIRST_EXCEPTION, wait
 from functools import partial
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from checkpoint.chunk_source import ChunkSource
+from checkpoint.chunk_source import ChunkSource, LiveRows
 from checkpoint.errors import StorageSlow
-from checkpoint.manifest import Encoding, FileEntry, Segment
+from checkpoint.manifest import Encoding, FileEntry
 from checkpoint.packer import Packer
 from checkpoint.piece_rows import PieceRows
 from checkpoint.preserver import Preserver
 from checkpoint.save_plan import FilePlan, plan_chunks, segment_of, split_files
 from checkpoint.ticket import SaveTicket
-from checkpoint.writer import FileJob, ShardWriter
+from checkpoint.writer import FileJob, ShardWriter, WrittenFile
 
-CHUNK_BYTES: Final = 2 << 20
+CHUNK_BYTES: Final = 4 << 20
 KEPT_SHARE: Final = 0.14
 """Memory for kept rows and buffers of a consistent save, as a share of the rows: with what passes, at most 15 %."""
 
@@ -66,12 +68,14 @@ class ShardSave:
         chunk_bytes: int = CHUNK_BYTES,
         patience_s: float = 10.0,
     ) -> None:
+        started = time.perf_counter()
         for piece in pieces:
             if piece.piece.table not in ticket.tables:
                 raise ValueError(f"save {ticket.save_id} knows no table {piece.piece.table!r}: {sorted(ticket.tables)}")
             piece.check(ticket.tables[piece.piece.table])
         self._ticket, self._shard_id, self._writer = ticket, shard_id, writer
         self._pieces = tuple(pieces)
+        self._live = [LiveRows(piece) for piece in pieces]
         self._selections = _checked(selections, pieces)
         self._on_copied, self._patience_s = on_copied, patience_s
         plans = split_files(plan_chunks(pieces, self._selections, encoding, chunk_bytes), writer.part_bytes(ticket.url))
@@ -87,8 +91,8 @@ class ShardSave:
         self._cut = first_cut
         self.next_cut = first_cut
         """First cut sequence that this save has not used."""
-        self.stall_s = 0.0
-        """Seconds spent in ``step`` and ``before_update``: what training waited."""
+        self.stall_s = time.perf_counter() - started
+        """Seconds spent here, in ``step`` and in ``before_update``: what training waited."""
 
     @property
     def copied(self) -> bool:
@@ -130,8 +134,8 @@ class ShardSave:
     def before_update(self, piece_index: int, local_ids: Tensor) -> None:
         """Preserve rows that are about to change, if they belong to a consistent save and are not copied yet.
 
-        When no more can be preserved (at 14 % of the rows, buffers included), chunks are copied up to them instead, which
-        may wait for the storage.
+        When no more can be preserved (at 14 % of the rows, buffers included), chunks are copied up to them instead,
+        which may wait for the storage.
 
         Args:
             piece_index: into ``pieces``.
@@ -140,7 +144,8 @@ class ShardSave:
         if self._preserver is None or self.copied:
             return
         started = time.perf_counter()
-        while not self.copied and not self._preserver.preserve(piece_index, local_ids):
+        ids = local_ids.numpy()
+        while not self.copied and not self._preserver.preserve(piece_index, ids):
             self._copy_next()
         self.stall_s += time.perf_counter() - started
 
@@ -192,7 +197,20 @@ class ShardSave:
                 f"{time.perf_counter() - started:.1f} s after the last was copied; allowed are {timeout_s:g} s. "
                 "Save less often, or to faster storage"
             )
-        return [file.entry(self._shard_id) for file in self._files]
+        return [self._entry(file, file.job.result.result()) for file in self._files if file.job is not None]
+
+    def _entry(self, file: _File, written: WrittenFile) -> FileEntry:
+        segments = (
+            segment_of(chunk, number, self._pieces[chunk.piece_index], self._selections.get(chunk.piece_index), cut)
+            for number, (chunk, cut) in enumerate(zip(file.plan.chunks, file.cuts, strict=True))
+        )
+        return FileEntry(
+            path=file.name,
+            bytes=written.bytes,
+            checksum=written.checksum,
+            shard_id=self._shard_id,
+            segments=tuple(segments),
+        )
 
     def _next_bytes(self) -> int:
         """What the next chunk adds to its file, with the header before the first."""
@@ -218,14 +236,19 @@ class ShardSave:
         packer = self._packer_of(file)
         chunk = file.plan.chunks[number]
         index = chunk.piece_index
-        rows, selected = self._pieces[index], self._selections.get(index)
+        selected = self._selections.get(index)
         preserver = self._preserver
-        source = ChunkSource(chunk, rows, selected, preserver.overlay(index) if preserver else None)
+        source = ChunkSource(chunk, self._live[index], selected, preserver.overlay(index) if preserver else None)
         for tensor in chunk.tensors:
-            packer.append_rows(tensor, partial(source.produce, tensor.name))
-        file.segments.append(segment_of(chunk, number, rows, selected, self._cut))
+            data = source.as_it_is(tensor.name)
+            if data is None:
+                packer.append_rows(tensor, partial(source.produce, tensor.name))
+            else:
+                packer.append(data)
+        file.cuts.append(self._cut)
         if preserver is not None:
-            preserver.copied(chunk, last_of_piece=chunk.end == (rows.piece.rows if selected is None else len(selected)))
+            total = self._pieces[index].piece.rows if selected is None else selected.size
+            preserver.copied(chunk, last_of_piece=chunk.end == total)
         self.next_cut = self._cut + 1
         undo = self._on_copied(index, source.ids()) if self._on_copied is not None else None
         if undo is not None:
@@ -236,7 +259,7 @@ class ShardSave:
             total = file.plan.total_bytes
             file.job = self._writer.new_file(self._ticket.url, file.name, total)
             file.packer = Packer(self._writer, file.job, total, self._patience_s)
-            file.packer.append(torch.frombuffer(bytearray(file.plan.header), dtype=torch.uint8))
+            file.packer.append(memoryview(file.plan.header))
         elif file.job.result.done():
             file.job.result.result()  # raises what the storage raised: no use in copying more
         return file.packer
@@ -252,37 +275,28 @@ class _File:
 
     def __init__(self, plan: FilePlan, name: str) -> None:
         self.plan, self.name = plan, name
-        self.segments: list[Segment] = []
+        self.cuts: list[int] = []
         self.job: FileJob | None = None
         self.packer: Packer | None = None
-
-    def entry(self, shard_id: int) -> FileEntry:
-        """What the manifest says of it, once it is durable."""
-        assert self.job is not None
-        written = self.job.result.result()
-        return FileEntry(
-            path=self.name,
-            bytes=written.bytes,
-            checksum=written.checksum,
-            shard_id=shard_id,
-            segments=tuple(self.segments),
-        )
 
 
 def _name(shard_id: int, part: int) -> str:
     return f"shard-{shard_id:04d}.safetensors" if not part else f"shard-{shard_id:04d}-{part:02d}.safetensors"
 
 
-def _checked(selections: Mapping[int, Tensor | None], pieces: Sequence[PieceRows]) -> dict[int, Tensor | None]:
+def _checked(selections: Mapping[int, Tensor | None], pieces: Sequence[PieceRows]) -> dict[int, NDArray[np.int64]]:
     """Raise ``ValueError`` unless every selection is ascending and inside its piece."""
+    found = {}
     for index, ids in selections.items():
         if not 0 <= index < len(pieces):
             raise ValueError(f"selection for piece {index}, but the shard has {len(pieces)} pieces")
-        if ids is None or not ids.numel():
+        if ids is None:
             continue
         piece = pieces[index].piece
         if ids.dtype != torch.int64 or ids.dim() != 1:
             raise ValueError(f"{piece}: selected ids must be 1-D int64, got {ids.dim()}-D {ids.dtype}")
-        if int(ids[0]) < 0 or int(ids[-1]) >= piece.rows or not bool((ids.diff() > 0).all()):
+        found[index] = ids.contiguous().numpy()
+        array = found[index]
+        if array.size and (array[0] < 0 or array[-1] >= piece.rows or not (array[1:] > array[:-1]).all()):
             raise ValueError(f"{piece}: selected ids must be ascending, unique and in [0, {piece.rows})")
-    return dict(selections)
+    return found

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
-from torch import Tensor
 
-from checkpoint.buffers import BufferPool
+from checkpoint.buffers import Buffer, BufferPool
 from checkpoint.retry import RetryPolicy
 from checkpoint.save_file import LocalSink, ObjectSink, Sink
 
@@ -71,7 +70,7 @@ class ShardWriter:
         local = isinstance(fs, LocalFileSystem)
         return FileJob(LocalSink(path, total_bytes, self._retry) if local else ObjectSink(fs, path, self._retry))
 
-    def submit(self, job: FileJob, buffer: Tensor, count: int, last: bool) -> None:
+    def submit(self, job: FileJob, buffer: Buffer, count: int, last: bool) -> None:
         """Hand over the next ``count`` bytes of a file; the buffer goes back to the pool when they are written."""
         self._queue.put(lambda: self._write(job, buffer, count, last))
 
@@ -91,11 +90,11 @@ class ShardWriter:
             action()
             self.busy_s += time.perf_counter() - started
 
-    def _write(self, job: FileJob, buffer: Tensor, count: int, last: bool) -> None:
+    def _write(self, job: FileJob, buffer: Buffer, count: int, last: bool) -> None:
         try:
             if job.cancelled or job.result.done():
                 return
-            job.sink.write(buffer.numpy().data, count)
+            job.sink.write(buffer.data, count)
             job.bytes_written += count
             if last:
                 job.result.set_result(WrittenFile(*job.sink.close()))
