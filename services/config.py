@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from checkpoint.checkpoint_config import CheckpointConfig
 from sync.config import SyncConfig
 from trainer.config import DataConfig, DenseConfig, EmbeddingConfig, ModelConfig, Settings, TrainConfig
 
@@ -74,6 +75,7 @@ class RunConfig(Settings):
     sync: SyncConfig = SyncConfig()
     cluster: ClusterConfig = ClusterConfig()
     failure: FailureConfig = FailureConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
 
     @field_validator("storage_path")
     @classmethod
@@ -116,6 +118,11 @@ class RunConfig(Settings):
             raise ValueError(f"train.deterministic needs cluster.trainers=1, got {self.cluster.trainers}")
         if self.train.deterministic and self.data.reader_threads != 1:
             raise ValueError(f"train.deterministic needs data.reader_threads=1, got {self.data.reader_threads}")
+        if self.checkpoint.strategy == "cpr_adagrad" and self.embedding.optimizer == "exact_sgd":
+            raise ValueError(
+                "checkpoint.strategy=cpr_adagrad reads the state of an Adagrad, but embedding.optimizer is exact_sgd; "
+                "use checkpoint.strategy=cpr_mfu"
+            )
         for name, table in self.embedding.tables.items():
             if self.model.arch == "dlrm" and table.dim not in (None, self.model.embedding_dim):
                 raise ValueError(

@@ -56,13 +56,19 @@ def run(config: RunConfig, on_progress: Callable[[Progress], None] = lambda _: N
 
 
 def plan(config: RunConfig) -> PlacementReport:
-    """Where every table would go, on this machine or the cluster the settings name; nothing is started."""
+    """Where every table would go, on this machine or the cluster the settings name, and when it would be saved.
+
+    Nothing is started.
+    """
     from services.coordinator.data import prepare_data
     from services.coordinator.setup import place_tables
+    from services.plan_saves import plan_saves
 
     config = absolute(config)
     with ray_session(config):
-        return place_tables(config, prepare_data(config, None).encoders.rows, _assignment(config)).report
+        placed = place_tables(config, prepare_data(config, None).encoders.rows, _assignment(config))
+    saves = plan_saves(config, placed.pieces, [len(node.shard_ids) for node in placed.report.nodes])
+    return placed.report.model_copy(update={"saves": saves})
 
 
 def _assignment(config: RunConfig) -> Assignment:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from checkpoint.piece import Piece
 from services.placement.placement import Placement
+from services.saves_report import SavesReport
 
 
 class _Part(BaseModel):
@@ -62,11 +63,12 @@ class NodeMemory(_Part):
 
 
 class PlacementReport(_Part):
-    """The placement of a run, and what a person should know about its number formats."""
+    """The placement of a run, and what a person should know about its number formats and saves."""
 
     tables: tuple[TablePlacement, ...]
     nodes: tuple[NodeMemory, ...]
     warnings: tuple[str, ...] = ()
+    saves: SavesReport | None = None
 
     @property
     def total_bytes(self) -> int:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from services.cli.checkpoint import checkpoint
 from services.cli.demo import demo
 from services.cli.doctor import doctor
 from services.cli.errors import USAGE, report_error
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 for _command in (demo, train, prepare, plan, synth, report, submit, doctor):
     app.command()(_command)
+app.add_typer(checkpoint, name="checkpoint")
 
 
 @app.callback()

@@ -12,6 +12,7 @@ from typing import ParamSpec
 
 import typer
 
+from checkpoint.errors import CheckpointError
 from services.config_file import ConfigError
 from services.environment import broken_environment
 
@@ -38,7 +39,7 @@ def _report(error: BaseException, *, as_json: bool) -> int:
     message = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or "no message"
     if broken := broken_environment(error):
         message = broken
-    elif not isinstance(error, (ValueError, OSError, KeyboardInterrupt)):  # these speak for themselves
+    elif not isinstance(error, (ValueError, OSError, CheckpointError, KeyboardInterrupt)):  # these speak for themselves
         message = f"{type(error).__name__}: {message}"
     if os.environ.get("PENUMBRA_DEBUG") == "1":
         traceback.print_exception(error, file=sys.stderr)

@@ -8,7 +8,10 @@ from services.cli.options import AsJson, ConfigPath, Overrides, load_with_data
 
 @command
 def plan(overrides: Overrides = None, config: ConfigPath = None, as_json: AsJson = False) -> int:
-    """Print where every embedding table would go and what it costs; train nothing. Exit code 1 when it does not fit."""
+    """Print where every embedding table would go, when it would be saved and what that costs; train nothing.
+
+    Exit code 1 when it does not fit.
+    """
     loaded = load_with_data(config, overrides)
 
     from services.cli.output import show, stdout_to_stderr

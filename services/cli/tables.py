@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from services.cli.saves import saves_parts
 from services.cli.units import count, number, percentages, size
 from services.placement_report import PlacementReport
 from services.summary import Failure, Metrics, Phases, PredictionSummary, Summary
@@ -21,7 +22,7 @@ def summary_view(summary: Summary) -> RenderableType:
 
 
 def placement_view(report: PlacementReport) -> RenderableType:
-    """Every table's placement and memory, then every node's memory against its budget."""
+    """Every table's placement and memory, every node's memory against its budget, and when to save what."""
     tables = _table("table", "rows", "dim", "placement", "shards", "memory", left=(0, 3, 4))
     for table in report.tables:
         shards = _ranges(table.shard_ids)
@@ -37,7 +38,8 @@ def placement_view(report: PlacementReport) -> RenderableType:
         shards = _ranges(node.shard_ids)
         memory = (size(node.needed_bytes), size(node.budget_bytes), f"{used:.1%}")
         nodes.add_row(node.node, shards, count(node.rows), *memory, style=style)
-    return Group(tables, nodes, *(Text(warning, style="yellow") for warning in report.warnings))
+    saves = saves_parts(report.saves) if report.saves else ()
+    return Group(tables, nodes, *(Text(warning, style="yellow") for warning in report.warnings), *saves)
 
 
 def _ranges(ids: tuple[int, ...]) -> str:

@@ -1,0 +1,75 @@
+"""Settings of saves and of the quality budget that recovery may spend."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from checkpoint.manifest import Encoding
+
+Strategy = Literal["auto", "full", "partial_vanilla", "cpr_scar", "cpr_mfu", "cpr_ssu", "cpr_adagrad"]
+
+_Seconds = Annotated[float, Field(ge=0.0)]
+_PositiveSeconds = Annotated[float, Field(gt=0.0)]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class RetentionConfig(_Settings):
+    """Which saves stay: whole chains (a full save and all that continues it), as ``checkpoint.retention`` has it.
+
+    The newest ``keep_last``, ``null`` for all; of older ones a full save every ``keep_every_s`` seconds.
+    """
+
+    keep_last: Annotated[int, Field(ge=1)] | None = 2
+    keep_every_s: _PositiveSeconds | None = None
+
+
+class CostsConfig(_Settings):
+    """Seconds that one event takes from training, where known; ``None`` is estimated from bytes until it is measured.
+
+    ``save_s``: saving every row once. ``load_s`` and ``reschedule_s``: a full recovery, of everybody;
+    ``partial_load_s`` and ``partial_reschedule_s``: of one shard. ``save_bytes_per_s`` and ``load_bytes_per_s``, of
+    each shard, are what the estimate divides by.
+    """
+
+    save_s: _Seconds | None = None
+    load_s: _Seconds | None = None
+    reschedule_s: _Seconds = 15.0
+    partial_load_s: _Seconds | None = None
+    partial_reschedule_s: _Seconds = 2.0
+    save_bytes_per_s: Annotated[float, Field(gt=0.0)] = 2e9
+    load_bytes_per_s: Annotated[float, Field(gt=0.0)] = 5e8
+
+
+class CheckpointConfig(_Settings):
+    """When to save what, and how much of the training may be lost for it (docs/quality_budget.md).
+
+    ``strategy``: ``full`` takes everybody back to one save after rows were lost; the others reload the lost shard
+    only. ``partial_vanilla`` saves every row each time; ``cpr_*`` save the fraction ``priority_fraction`` (r) of rows
+    that matter most, 1/r as often: by access counts (``cpr_mfu``), recent use (``cpr_ssu``), distance (``cpr_scar``,
+    twice the memory) or the state of Adagrad (``cpr_adagrad``). Where partial recovery is cheaper than ``full``,
+    ``auto`` is ``cpr_adagrad`` for tables trained by an Adagrad and ``cpr_mfu`` for SGD.
+    ``pls_budget``: portion of samples that partial recoveries may lose over the run. ``full_every_rounds``: a ``cpr_*``
+    strategy also writes a full, consistent save every so many rounds of 1/r priority saves, from which the whole job
+    can resume; ``null``: only the first. ``interval_s`` replaces the computed interval of a save of everything.
+    ``mtbf_s``: mean time between failures that lose rows; ``null``: a day, and what the run observes.
+    ``expected_run_s``: length of the run for planning; a running one knows better. ``mfu_every``, ``ssu_every``: one
+    push in so many is looked at.
+    """
+
+    strategy: Strategy = "auto"
+    pls_budget: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
+    priority_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.125
+    full_every_rounds: Annotated[int, Field(ge=1)] | None = 4
+    interval_s: _PositiveSeconds | None = None
+    mtbf_s: _PositiveSeconds | None = None
+    expected_run_s: _PositiveSeconds | None = None
+    encoding: Encoding = "fp32"
+    mfu_every: Annotated[int, Field(ge=1)] = 4
+    ssu_every: Annotated[int, Field(ge=1)] = 4
+    retention: RetentionConfig = RetentionConfig()
+    costs: CostsConfig = CostsConfig()

@@ -1,0 +1,111 @@
+"""Checks saves byte by byte: every file there, of its size and checksum, with the tensors that the manifest names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pydantic import BaseModel, ConfigDict
+
+from checkpoint.catalog import SaveCatalog
+from checkpoint.chain import choose
+from checkpoint.checked_reader import CheckedReader
+from checkpoint.errors import SaveCorrupt, SaveIncomplete, SaveNotFound
+from checkpoint.listing import unusable
+from checkpoint.manifest import FileEntry, Manifest
+from checkpoint.opened import opened
+from checkpoint.segment_tensors import find_slot, read_ids, tensor_names
+from checkpoint.tensor_file import read_header
+
+
+class SaveCheck(BaseModel):
+    """One save; without ``faults`` it is what was written."""
+
+    model_config = ConfigDict(frozen=True)
+
+    save_id: str
+    files: int
+    bytes: int
+    faults: tuple[str, ...]
+    unusable: str | None
+    """Why it cannot be restored: a fault of its own, or of a save that it continues."""
+
+
+class VerifyReport(BaseModel):
+    """All saves that were checked, oldest first."""
+
+    model_config = ConfigDict(frozen=True)
+
+    ok: bool
+    saves: tuple[SaveCheck, ...]
+    incomplete: tuple[str, ...]
+    """Directories of saves that were never completed; nobody reads them."""
+    newest: str | None
+    """What a restore would take now: the youngest save whose whole chain is undamaged."""
+    newest_exact: str | None
+    """What a full recovery or a resume would take."""
+
+
+def verify(
+    store: SaveCatalog, save_id: str | None = None, on_save: Callable[[str], None] = lambda save_id: None
+) -> VerifyReport:
+    """Read every byte of every visible save, or of one and those it continues.
+
+    Args:
+        store: of the run.
+        save_id: check only the chain of this one.
+        on_save: called with each save before it is read.
+
+    Raises:
+        SaveNotFound: there is no such save, or no save at all.
+        SaveIncomplete: the chain of ``save_id`` has a gap.
+    """
+    visible = store.list()
+    manifests: Sequence[Manifest] = choose(visible, save_id=save_id).chain.saves if save_id else visible
+    if not manifests:
+        raise SaveNotFound(f"{store.url}: no complete save")
+    faults: dict[str, list[str]] = {}
+    for save in manifests:
+        on_save(save.save_id)
+        faults[save.save_id] = [fault for file in save.files if (fault := _fault(store, save, file)) is not None]
+    damaged = {name: found[0] for name, found in faults.items() if found}
+    checks = [
+        SaveCheck(
+            save_id=save.save_id,
+            files=len(save.files),
+            bytes=sum(file.bytes for file in save.files),
+            faults=tuple(faults[save.save_id]),
+            unusable=unusable(manifests, save.save_id, damaged),
+        )
+        for save in manifests
+    ]
+    return VerifyReport(
+        ok=all(check.unusable is None for check in checks),
+        saves=tuple(checks),
+        incomplete=tuple(store.incomplete()),
+        newest=_newest(manifests, damaged, exact=False),
+        newest_exact=_newest(manifests, damaged, exact=True),
+    )
+
+
+def _fault(store: SaveCatalog, save: Manifest, file: FileEntry) -> str | None:
+    try:
+        with opened(store, save, file) as (opened_file, where):
+            slots = read_header(opened_file, file.bytes, where)
+            reader = CheckedReader(opened_file, file.bytes, file.checksum, where)
+            for segment in file.segments:
+                spec = save.tables[segment.table]
+                for name in tensor_names(segment, spec):
+                    find_slot(slots, segment, name, spec, where)
+                if segment.sparse:
+                    read_ids(reader, slots, segment, spec, where)
+            reader.finish()
+    except (SaveCorrupt, SaveIncomplete) as error:
+        return str(error)
+    return None
+
+
+def _newest(manifests: Sequence[Manifest], damaged: dict[str, str], *, exact: bool) -> str | None:
+    try:
+        return choose(manifests, exact=exact, unusable=damaged).chain.newest.save_id
+    except SaveNotFound:
+        return None

@@ -1,0 +1,28 @@
+"""The code in docs/checkpoints.md runs as it stands there, and prints what it says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+PAGE = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+
+
+def test_saving_restoring_and_reading_without_penumbra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    restoring, by_hand = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[:2]
+    first: dict[str, Any] = {}
+    exec(restoring, first)
+    assert torch.equal(first["half"].weights, first["live"].weights[500:])
+    assert torch.equal(first["half"].states["sum"], first["live"].states["sum"][500:])
+    assert f"```\n{capsys.readouterr().out}```" in PAGE
+    assert "checkpoint" not in by_hand.replace("checkpoints", "")
+    second: dict[str, Any] = {}
+    exec(by_hand, second)
+    assert torch.equal(second["table"], first["live"].weights)
