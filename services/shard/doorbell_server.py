@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import pickle
 import selectors
 import socket
@@ -40,36 +42,50 @@ class DoorbellServer:
         except OSError:
             self._listener.close()
             raise
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        threading.Thread(target=self._serve, name="doorbell", daemon=True).start()
+        self._selector.register(self._listener, selectors.EVENT_READ, self._admit)
+        threading.Thread(target=self._run, name="doorbell", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException:  # a shard that is deaf but alive would hang every trainer: better it is replaced
+            traceback.print_exc()
+            os._exit(1)
 
     def _serve(self) -> None:
         torch.set_num_threads(1)  # a setting of each thread; two have cost 50× in fbgemm's backward (DESIGN trap 3)
         while True:
             for key, _ in self._selector.select():
-                if key.data is None:
-                    self._admit()
-                else:
-                    self._answer(key.fileobj, key.data)  # type: ignore[arg-type]
+                key.data(key.fileobj)
 
-    def _admit(self) -> None:
-        connection, _ = self._listener.accept()
-        if not same_user(connection):  # abstract sockets have no permission bits
+    def _admit(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        if same_user(connection):  # abstract sockets have no permission bits
+            self._selector.register(connection, selectors.EVENT_READ, self._greet)
+        else:
             connection.close()
-            return
-        hello = connection.recv(HELLO.size)  # sent with the connection: never waits for a caller that is alive
-        if len(hello) != HELLO.size:
-            connection.close()
-            return
-        self._selector.register(connection, selectors.EVENT_READ, Sender(*HELLO.unpack(hello)))
 
-    def _answer(self, connection: socket.socket, sender: Sender) -> None:
+    def _greet(self, connection: socket.socket) -> None:
+        """The first message says who calls; nobody waits for a caller that was stopped before it sent it."""
+        hello = self._receive(connection, HELLO.size)
+        if hello is not None:
+            sender = Sender(*HELLO.unpack(hello))
+            self._selector.modify(connection, selectors.EVENT_READ, functools.partial(self._answer, sender))
+
+    def _receive(self, connection: socket.socket, size: int) -> bytes | None:
+        """One message of ``size`` bytes; ``None`` from a caller that has hung up, died, or speaks something else."""
         message = b""
         with contextlib.suppress(OSError):
-            message = connection.recv(RING.size)
-        if len(message) != RING.size:  # the trainer has hung up or died
-            self._selector.unregister(connection)
-            connection.close()
+            message = connection.recv(size)
+        if len(message) == size:
+            return message
+        self._selector.unregister(connection)
+        connection.close()
+        return None
+
+    def _answer(self, sender: Sender, connection: socket.socket) -> None:
+        message = self._receive(connection, RING.size)
+        if message is None:
             return
         slab, slot, sequence, rate, lookup_slab, lookup_slot = RING.unpack(message)
         try:

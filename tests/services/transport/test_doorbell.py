@@ -103,6 +103,14 @@ def test_many_callers_one_of_which_dies_in_the_middle(keeper: str, steps: _Steps
     assert {sender.stream for sender, _, _ in steps.asked} >= set(range(20)) - {7}
 
 
+def test_a_caller_that_connects_and_says_nothing_keeps_nobody_waiting(keeper: str, steps: _Steps) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        silent.connect(doorbell_address(keeper, _SHARD))
+        bell = Doorbell(keeper, _SHARD, _SENDER)
+        bell.wait(bell.ring(None, SlabLookup(0, 0)))
+    bell.wait(bell.ring(None, SlabLookup(0, 0)))
+
+
 def test_nobody_listens(keeper: str) -> None:
     with pytest.raises(ShardUnavailableError, match=r"shard-3\.g2 is unavailable: its doorbell does not answer"):
         Doorbell(keeper, _SHARD, _SENDER)

@@ -202,7 +202,8 @@ def test_lookahead_lookups_stay_in_flight_and_pushes_are_acknowledged_in_order(
 
     count = len(acknowledged)
     for shard in loaded.shards:
-        assert ray.get(shard.stats.remote()) == {"pushes": count, "samples": 16 * count, "lookups": 12}
+        stats = ray.get(shard.stats.remote())
+        assert (stats["pushes"], stats["samples"], stats["lookups"]) == (count, 16 * count, 12)
 
 
 def _line(service: ShardService, transport: str, trainer: Address, shard_generation: int = 1) -> ShardLine:
