@@ -2,7 +2,7 @@
 
 The product's own shard looks up and applies pushes of Kaggle's shape (26 tables, dim 16); after each push one tracker,
 in turn, observes it. A tracker's figure is the median of blocks of 12 pushes, so that a tracker that looks at every
-fourth push is charged its whole share; it is put beside the same run's lookup and push.
+sixth push is charged its whole share; it is put beside the same run's lookup and push.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def trackers(watched: Watched) -> dict[str, PriorityTracker]:
     """Every tracker that is told of accesses, by the name it is printed under."""
     mfu, ssu = MfuTracker.tensor_specs(watched), SsuTracker.tensor_specs(watched, FRACTION)
     return {
-        "MFU, every 4th push": MfuTracker(watched, _zeros(mfu)),
+        "MFU, every 6th push": MfuTracker(watched, _zeros(mfu)),
         "MFU, every push": MfuTracker(watched, _zeros(mfu), every=1),
         "SSU, every 4th push": SsuTracker(watched, _zeros(ssu), FRACTION),
         "SSU, every 2nd push": SsuTracker(watched, _zeros(ssu), FRACTION, every=2),

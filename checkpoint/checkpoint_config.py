@@ -69,7 +69,7 @@ class CheckpointConfig(_Settings):
     mtbf_s: _PositiveSeconds | None = None
     expected_run_s: _PositiveSeconds | None = None
     encoding: Encoding = "fp32"
-    mfu_every: Annotated[int, Field(ge=1)] = 4
+    mfu_every: Annotated[int, Field(ge=1)] = 6
     ssu_every: Annotated[int, Field(ge=1)] = 4
     retention: RetentionConfig = RetentionConfig()
     costs: CostsConfig = CostsConfig()

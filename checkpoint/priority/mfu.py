@@ -20,11 +20,12 @@ class MfuTracker:
     """One int32 counter a watched row: +1 an access, 0 when that row is saved; others go on, so none starves.
 
     4/d bytes a row byte. Counting every access would cost a tenth of a shard's lookup and update time
-    (`benchmarks.trackers`), so by default the accesses of every fourth push count, which orders rows as well
-    (``every``; 1 counts all, as the paper does).
+    (`benchmarks.trackers`), so by default the accesses of one push in six count (``every``; 1 counts all, as
+    the paper does). Rows that were accessed but never counted are saved in turn, with what the counted ones leave of
+    a save.
     """
 
-    def __init__(self, watched: Watched, tensors: Mapping[str, Tensor], *, every: int = 4, seed: int = 0) -> None:
+    def __init__(self, watched: Watched, tensors: Mapping[str, Tensor], *, every: int = 6, seed: int = 0) -> None:
         self.watched, self.every = watched, every
         self._flat = tensors[_COUNTS]
         self._counts = watched.split(self._flat, {index: watched.pieces[index].rows for index in watched.indices})
