@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -108,3 +109,12 @@ def test_zstd_files_of_several_frames(tmp_path: Path) -> None:
         parts.append((tmp_path / name).read_bytes())
     (tmp_path / "c.tsv.zst").write_bytes(b"".join(parts))
     check_blocks(read(tmp_path / "c.tsv.zst"), [GOOD_LINE] * 200, range(200))
+
+
+def test_negative_and_missing_counts_give_finite_features(tmp_path: Path) -> None:
+    counts = ["-3", "", "-2147483648", "-999999999999999999", "999999999999999999", "0", *[""] * 7]
+    fields = ["1", *counts, *[""] * 26]
+    (block,) = read(write_lines(tmp_path / "a.tsv", ["\t".join(fields)]))
+    assert not block.rejected and np.isfinite(block.dense).all()
+    assert block.dense[0, [0, 1, 2, 3, 5]].tolist() == [0.0] * 5
+    assert block.dense[0, 4] == pytest.approx(np.log1p(1e18))
