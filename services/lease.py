@@ -46,11 +46,12 @@ class Lease:
     def _keep(self) -> None:
         renewed = time.monotonic()
         while True:
-            sent = time.monotonic()
+            sent, address = time.monotonic(), self._address
             try:
                 payload = self._payload() if self._payload else {}
-                call = self._coordinator.heartbeat.remote(self._address, self._process, payload)
-                if not ray.get(call, timeout=max(self._heartbeat_s, self._lease_s / 3)):
+                call = self._coordinator.heartbeat.remote(address, self._process, payload)
+                known = ray.get(call, timeout=max(self._heartbeat_s, self._lease_s / 3))
+                if not known and address == self._address:  # else it became another one while it asked
                     self._leave("the coordinator does not know this incarnation (it was replaced or the run is over)")
                 renewed = sent
             except Exception as error:  # any failure to reach the coordinator only counts against the clock

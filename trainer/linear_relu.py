@@ -10,8 +10,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 from torchrec.modules.mlp import Perceptron
 
-_FUSED_TYPES = (torch.float32, torch.bfloat16)
-
 
 class LinearRelu(nn.Module):
     """max(0, x·Wᵀ + b), with the parameter names of TorchRec's ``Perceptron``.
@@ -33,7 +31,7 @@ class LinearRelu(nn.Module):
         weight, bias = self._linear.weight, self._linear.bias
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
-        if x.device.type != "cpu" or x.dtype not in _FUSED_TYPES or not x.numel() or not _HAS_ONEDNN:
+        if x.device.type != "cpu" or x.dtype not in _FUSED_TYPES or not x.numel():
             return torch.relu(linear(x, weight, bias))
         output: Tensor = _LinearRelu.apply(x, weight, bias)  # type: ignore[no-untyped-call]
         return output
@@ -72,4 +70,13 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return product
 
 
-_HAS_ONEDNN: bool = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+def _works(dtype: torch.dtype) -> bool:
+    """Whether this build and processor have the product; oneDNN has none for bfloat16 below AVX-512."""
+    try:
+        _product(torch.ones(2, 2, dtype=dtype), torch.ones(2, 2, dtype=dtype))
+    except (AttributeError, RuntimeError):
+        return False
+    return True
+
+
+_FUSED_TYPES = tuple(dtype for dtype in (torch.float32, torch.bfloat16) if _works(dtype))

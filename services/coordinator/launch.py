@@ -75,20 +75,23 @@ class Launcher:
         """Let the node's keeper drop regions (slabs of a dead trainer)."""
         self._keepers[node_id][1].release.remote(prefix)
 
-    def confirm_dead(self, entry: Entry) -> None:
+    def confirm_dead(self, entry: Entry) -> bool:
         """Have the node's keeper kill the process and see it dead: only then may anybody adopt its memory.
+
+        False when that could not be seen.
 
         A keeper that died or hangs cannot be asked, so a task on its node does it.
         """
-        if entry.process is None:
-            return
+        if entry.process is None:  # it died before its first heartbeat, so Ray saw it die, and it owned nothing yet
+            return True
         with contextlib.suppress(ray.exceptions.RayError):
             if entry.address.role == "keeper":
                 where = NodeAffinitySchedulingStrategy(entry.node_id, soft=False)
                 call = _kill_here.options(scheduling_strategy=where).remote(entry.process)
             else:
                 call = self._keepers[entry.node_id][1].kill.remote(entry.process)
-            ray.get(call, timeout=_KILL_TIMEOUT_S)
+            return bool(ray.get(call, timeout=_KILL_TIMEOUT_S))
+        return False
 
     def end_all(self) -> None:
         """End every actor of the run, keepers last; processes that do not react (stopped ones) are killed by pid."""

@@ -13,11 +13,17 @@ from services.coordinator.setup import RunSetup
 from services.coordinator.supervisor import Supervisor
 from services.identity import Address
 from services.memory.process import ProcessIdentity
+from services.shard.memory import MarkedUpdate
 from services.summary import Failure
 from services.transport.shard_client import ShardTarget
 
 _DIED_TOO = (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError)
 """The replacement died as well: its watch reports that, so it is not an error here."""
+
+_SPARE_ADOPT_S = 10.0
+"""A spare adopts in some hundredths of a second, so one that takes longer hangs."""
+
+_FRESH_HEARTBEATS = 3
 
 
 class Recovery:
@@ -29,12 +35,13 @@ class Recovery:
         launcher: Launcher,
         supervisor: Supervisor,
         setup: RunSetup,
-        adopt_timeout_s: float,
+        start_timeout_s: float,
+        heartbeat_s: float,
         say: Callable[[str], None],
         event: Callable[..., None],
     ) -> None:
         self._directory, self._launcher, self._supervisor, self._setup = directory, launcher, supervisor, setup
-        self._adopt_timeout_s, self._say, self._event = adopt_timeout_s, say, event
+        self._start_timeout_s, self._heartbeat_s, self._say, self._event = start_timeout_s, heartbeat_s, say, event
         self._serving: dict[int, Entry] = {}  # shards that were replaced and have their rows
 
     def replace_trainer(self, dead: Entry, failure: Failure, requeued_rows: int) -> tuple[Address, Failure]:
@@ -64,16 +71,28 @@ class Recovery:
         """A spare of the node, or a new process there, goes on with the dead shard's rows: nothing is lost."""
         started, shard_id = time.monotonic(), dead.address.index
         entry, spare = self._successor_process(dead)
+        timeout_s = self._start_timeout_s if spare is None else _SPARE_ADOPT_S
         try:
-            process, marked = ray.get(entry.actor.adopt.remote(entry.address), timeout=self._adopt_timeout_s)
+            process, marked = ray.get(entry.actor.adopt.remote(entry.address), timeout=timeout_s)
         except _DIED_TOO:
             return failure
-        entry.process = ProcessIdentity(*process)
+        except ray.exceptions.GetTimeoutError:
+            if spare is None or not self._launcher.confirm_dead(entry):
+                raise
+            self._directory.remove(spare)  # it hung: the next one, or a new process, takes its place
+            return self.adopt_shard(entry, failure)
+        entry.process, entry.last_heartbeat_s = ProcessIdentity(*process), time.monotonic()
         if spare is not None:
             self._directory.remove(spare)
         self._serving[shard_id] = entry
         seconds = time.monotonic() - started
-        torn = "" if marked is None else f"; the update it died in was {'taken back' if marked.undone else 'torn'}"
+        torn = ""
+        if marked is not None:
+            torn = (
+                "; the update it died in was taken back"
+                if marked.undone
+                else "; the rows of one update may have it twice"
+            )
         self._say(
             f"shard {shard_id} died ({failure.cause}); "
             f"{'a spare' if spare else 'a new process'} adopted its rows in {seconds:.2f} s as {entry.address}{torn}"
@@ -85,7 +104,7 @@ class Recovery:
             spare=spare is not None,
             seconds=seconds,
             update_in_flight=marked is not None,
-            torn_rows=None if marked is None or marked.rows is None else {t: list(r) for t, r in marked.rows.items()},
+            torn_rows=_torn_rows(marked),
         )
         if spare is not None:
             self.start_spare(spare.index, dead.node_id)
@@ -106,11 +125,20 @@ class Recovery:
         """The process for the shard's next incarnation, entered into the directory; the spare it was, if any."""
         shard_id = dead.address.index
         for spare in self._directory.all("spare"):
-            if spare.node_id == dead.node_id and spare.last_heartbeat_s:  # heard of: its imports are done
-                entry = Entry(self._directory.next_address("shard", shard_id), spare.actor, spare.node_id)
+            heard_s = time.monotonic() - spare.last_heartbeat_s  # its first heartbeat follows its imports
+            if spare.node_id == dead.node_id and spare.process and heard_s < _FRESH_HEARTBEATS * self._heartbeat_s:
+                address = self._directory.next_address("shard", shard_id)
+                entry = Entry(address, spare.actor, spare.node_id, spare.process)
                 self._directory.put(entry)
                 self._supervisor.watch(entry)
                 return entry, spare.address
         entry = self._launcher.role("shard", shard_id, dead.node_id)
         self._supervisor.watch(entry)
         return entry, None
+
+
+def _torn_rows(marked: MarkedUpdate | None) -> dict[str, int] | None:
+    """How many rows of each table may have the update twice; ``None``: not known, any row of any table."""
+    if marked is None:
+        return {}
+    return None if marked.rows is None else {table: len(rows) for table, rows in marked.rows.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
+from collections import deque
 from typing import Any, Literal
 
 import ray
@@ -87,6 +88,7 @@ class RunControl:
         self._total_samples = 0
         self._replacements = 0
         self._running: set[Address] = set()  # trainers whose run has not ended
+        self._ends: deque[Finished] = deque()
 
     # ---- called by the driver -------------------------------------------------------------------------------------
 
@@ -225,6 +227,7 @@ class RunControl:
             self._supervisor,
             self._setup,
             config.failure.startup_timeout_s,
+            config.failure.heartbeat_s,
             self._say,
             self._event,
         )
@@ -276,8 +279,9 @@ class RunControl:
             self._check()
             for death in deaths:
                 self._handle(death)
-            for end in finished:
-                self._handle_end(end)
+            self._ends.extend(finished)
+            while self._ends:
+                self._handle_end(self._ends.popleft())
         self._check()
         if not self._books.done:
             raise RunFailedError("every trainer ended, but rows are still uncommitted")
@@ -287,12 +291,12 @@ class RunControl:
     def _handle(self, death: Death) -> None:
         """A death: record it, decide, act."""
         entry, address = death.entry, death.entry.address
-        self._launcher.confirm_dead(entry)  # a hung process must not come back beside its successor
+        confirmed = self._launcher.confirm_dead(entry)  # a hung process must not come back beside its successor
         with self._lock:
             self._directory.remove(address)
         self._running.discard(address)
         samples = self._books.counts.trained if self._books else 0
-        held = self._launcher.holds_memory(entry.node_id)
+        held = confirmed and self._launcher.holds_memory(entry.node_id)
         event = FailureEvent(address.role, address.index, address.generation, death.cause, samples, held)
         decision = RecoveryPolicy().decide(event, FailureHistory(self._replacements, self._config.failure.max_failures))
         self._event("death", address=str(address), cause=death.cause, action=decision.action, detect_s=death.detect_s)
@@ -328,7 +332,9 @@ class RunControl:
         if isinstance(end.error, (ray.exceptions.RayActorError, ShardUnavailableError)):
             deadline = time.monotonic() + _ROOT_CAUSE_S  # it, or what it called, died: a watch tells who
             while self._knows(address) and time.monotonic() < deadline:
-                for death in self._supervisor.poll(_POLL_S)[0]:
+                deaths, finished = self._supervisor.poll(_POLL_S)
+                self._ends.extend(finished)
+                for death in deaths:
                     self._handle(death)
             if not self._knows(address):
                 return

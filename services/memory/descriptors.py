@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import struct
 from typing import Any
@@ -17,6 +18,13 @@ _MAX_MESSAGE_BYTES = 65_536
 
 class KeeperError(RuntimeError):
     """The keeper refused a request or did not answer."""
+
+
+def raise_descriptor_limit() -> None:
+    """As many open files as the system lets this process have: slabs of many trainers pass the usual 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def socket_address(name: str) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import socket
 import threading
+import time
 from typing import Any
 
-from services.memory.descriptors import listen, receive_request, same_user, send_answer
+from services.memory.descriptors import listen, raise_descriptor_limit, receive_request, same_user, send_answer
 
 _IDLE_CONNECTION_S = 5.0
+_RETRY_S = 0.05
 
 
 class MemoryStore:
@@ -24,15 +25,15 @@ class MemoryStore:
         self.name = name
         self._regions: dict[str, tuple[int, int]] = {}
         self._lock = threading.Lock()
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft < hard:  # one descriptor a region: slabs of many trainers pass the usual soft limit of 1024
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        self._closed = False
+        raise_descriptor_limit()  # one descriptor a region
         self._socket = listen(name)
         self._thread = threading.Thread(target=self._serve, name="keeper-descriptors", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Stop serving and let go of all memory."""
+        self._closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the serving thread; closing alone would leave it listening
         self._thread.join()
@@ -59,8 +60,11 @@ class MemoryStore:
         while True:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:  # closed
-                return
+            except OSError:
+                if self._closed:
+                    return
+                time.sleep(_RETRY_S)  # no descriptor is free: the rows of a dead shard will still be asked for
+                continue
             # A thread each: a stopped client keeps nobody else waiting.
             threading.Thread(target=self._answer, args=(connection,), name="keeper-answer", daemon=True).start()
 

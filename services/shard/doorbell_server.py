@@ -9,6 +9,7 @@ import pickle
 import selectors
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Callable
 
@@ -22,6 +23,7 @@ from services.transport.messages import Sender, SlabLookup, SlabPush
 Step = Callable[[Sender, SlabPush | None, SlabLookup | None], None]
 
 _DONE = b"\0"
+_RETRY_S = 0.01
 
 
 class DoorbellServer:
@@ -59,7 +61,11 @@ class DoorbellServer:
                 key.data(key.fileobj)
 
     def _admit(self, listener: socket.socket) -> None:
-        connection, _ = listener.accept()
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # the caller is gone again, or no descriptor is free: those that are connected go on
+            time.sleep(_RETRY_S)
+            return
         if same_user(connection):  # abstract sockets have no permission bits
             self._selector.register(connection, selectors.EVENT_READ, self._greet)
         else:

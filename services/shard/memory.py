@@ -114,6 +114,7 @@ class ShardMemory:
     def begin_update(self, stream: int, sequence: int, ids: Tensor, offsets: Tensor) -> None:
         """Mark a push as being applied and keep what it will overwrite; ``end_update`` makes it final."""
         mark, count, undo = self._mark, ids.numel(), False
+        mark[_ACTIVE] = 0  # of an update that failed with an error: its log is overwritten now
         if count <= MARK_IDS:
             self._mark_ids[:count].copy_(ids)
             starts = offsets[:: (offsets.numel() - 1) // len(self.spec.pieces)]

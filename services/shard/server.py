@@ -9,6 +9,7 @@ from torch import Tensor
 
 from services.allocator import keep_freed_memory
 from services.identity import Address, StaleGenerationError
+from services.memory.descriptors import raise_descriptor_limit
 from services.memory.process import peak_rss_bytes
 from services.memory.region import Region
 from services.shard.core import ShardCore
@@ -38,6 +39,7 @@ class ShardServer:
     def __init__(self, address: Address, keeper: str) -> None:
         """Idle until ``load`` or ``adopt`` gives it rows; then its doorbell is heard."""
         keep_freed_memory(_KEPT_BYTES)
+        raise_descriptor_limit()  # one a trainer thread
         torch.set_num_threads(1)  # two have cost 50× in fbgemm's backward (DESIGN trap 3)
         self._address, self._keeper = address, keeper
         self._core: ShardCore | None = None

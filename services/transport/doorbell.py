@@ -37,14 +37,11 @@ class Doorbell:
     """Requests of one worker thread to one shard; answered in the order of the requests."""
 
     def __init__(self, keeper: str, shard: Address, sender: Sender) -> None:
-        """Connect.
-
-        Raises:
-            ShardUnavailableError: nobody listens.
-        """
+        """Connect. A shard that is gone already shows when it is waited for."""
         self._shard = shard
         self._rung = self._answered = 0
         self._failures: dict[int, Exception] = {}
+        self._lost: str | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         weakref.finalize(self, self._socket.close)  # hangs up when the line is dropped
         self._socket.settimeout(_CONNECT_TIMEOUT_S)
@@ -52,7 +49,7 @@ class Doorbell:
             self._socket.connect(doorbell_address(keeper, shard))
             self._socket.send(HELLO.pack(*sender))
         except OSError as error:
-            raise ShardUnavailableError(shard, f"its doorbell does not answer ({error})") from error
+            self._lost = f"its doorbell does not answer ({error})"
         self._socket.settimeout(None)
 
     def ring(self, push: SlabPush | None, lookup: SlabLookup | None) -> int:
@@ -69,6 +66,8 @@ class Doorbell:
             ShardUnavailableError: the shard's process ended before.
         """
         while self._answered < number:
+            if self._lost is not None:
+                raise ShardUnavailableError(self._shard, self._lost)
             try:
                 answer = self._socket.recv(MAX_ANSWER_BYTES)
             except OSError as error:

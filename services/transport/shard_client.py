@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -28,6 +29,8 @@ from services.transport.messages import (
 )
 from services.transport.routing import RoutedIds
 from services.transport.slab import SlabSlot, create_slab, slots_of
+
+_RETRY_S = 0.5
 
 
 class ShardTarget(NamedTuple):
@@ -191,10 +194,23 @@ class SlabLine:
 
     def _attach(self, slabs: Mapping[int, str]) -> None:
         actor = self._target.actor
-        try:
-            ray.get([actor.attach_slab.remote(self._trainer, slab_id, name) for slab_id, name in slabs.items()])
-        except (RayActorError, ActorUnavailableError) as error:
-            raise ShardUnavailableError(self._target.address, type(error).__name__) from error
+        while True:
+            try:
+                ray.get([actor.attach_slab.remote(self._trainer, slab_id, name) for slab_id, name in slabs.items()])
+                return
+            except ActorUnavailableError:  # the way to it was cut, it may live
+                time.sleep(_RETRY_S)
+            except RayActorError as error:
+                raise ShardUnavailableError(self._target.address, type(error).__name__) from error
+
+
+class _ObjectCall:
+    """A call and what it was made with, so that it can be made again."""
+
+    __slots__ = ("arguments", "result")
+
+    def __init__(self, arguments: tuple[Any, ...]) -> None:
+        self.arguments, self.result = arguments, None
 
 
 class _ObjectRequest:
@@ -228,7 +244,7 @@ class ObjectLine:
         sequence: int,
         learning_rate: float,
         lookup: _ObjectRequest | _SlabRequest | None,
-    ) -> Any:
+    ) -> _ObjectCall:
         """One actor call with the arrays in it."""
         pushed = looked_up = None
         if push is not None:
@@ -249,14 +265,22 @@ class ObjectLine:
                 self._spec.wire,
                 _optional_array(lookup.weights),
             )
-        return self._target.actor.step_objects.remote(self._sender, pushed, looked_up)
+        call = _ObjectCall((self._sender, pushed, looked_up))
+        call.result = self._target.actor.step_objects.remote(*call.arguments)
+        return call
 
-    def wait(self, call: Any) -> Any:
+    def wait(self, call: _ObjectCall) -> Any:
         """The call's result."""
-        try:
-            return ray.get(call)
-        except (RayActorError, ActorUnavailableError) as error:
-            raise ShardUnavailableError(self._target.address, type(error).__name__) from error
+        while True:
+            try:
+                return ray.get(call.result)
+            except (
+                ActorUnavailableError
+            ):  # the way to it was cut, it may live: a push that arrived is not applied again
+                time.sleep(_RETRY_S)
+                call.result = self._target.actor.step_objects.remote(*call.arguments)
+            except RayActorError as error:
+                raise ShardUnavailableError(self._target.address, type(error).__name__) from error
 
     def pooled(self, request: _ObjectRequest | _SlabRequest, result: Any) -> Tensor:
         """The call's result."""

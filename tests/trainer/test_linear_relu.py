@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torchrec.models.dlrm import DenseArch, OverArch
@@ -57,6 +61,18 @@ def test_nan_passes(bf16: bool) -> None:
     x[3, 2] = torch.nan
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         assert LinearRelu(linear)(x).isnan().any(1).tolist() == [row == 3 for row in range(8)]
+
+
+def test_a_processor_without_bfloat16_in_onednn_takes_the_plain_modules() -> None:
+    code = (
+        "import torch\n"
+        "from trainer.linear_relu import LinearRelu\n"
+        "with torch.autocast('cpu', torch.bfloat16):\n"
+        "    y = LinearRelu(torch.nn.Linear(8, 4))(torch.randn(5, 8))\n"
+        "assert y.dtype == torch.bfloat16 and y.shape == (5, 4)\n"
+    )
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=100)
 
 
 def test_no_gradient_for_an_input_that_needs_none() -> None:

@@ -113,7 +113,8 @@ def test_a_caller_that_connects_and_says_nothing_keeps_nobody_waiting(keeper: st
 
 def test_nobody_listens(keeper: str) -> None:
     with pytest.raises(ShardUnavailableError, match=r"shard-3\.g2 is unavailable: its doorbell does not answer"):
-        Doorbell(keeper, _SHARD, _SENDER)
+        bell = Doorbell(keeper, _SHARD, _SENDER)
+        bell.wait(bell.ring(None, SlabLookup(0, 0)))
 
 
 def test_two_processes_cannot_answer_for_one_incarnation(keeper: str, steps: _Steps) -> None:
