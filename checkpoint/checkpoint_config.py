@@ -61,6 +61,8 @@ class CheckpointConfig(_Settings):
     push in so many is looked at.
     """
 
+    enabled: bool = True
+    url: str | None = None
     strategy: Strategy = "auto"
     pls_budget: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
     priority_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.125
@@ -68,6 +70,11 @@ class CheckpointConfig(_Settings):
     interval_s: _PositiveSeconds | None = None
     mtbf_s: _PositiveSeconds | None = None
     expected_run_s: _PositiveSeconds | None = None
+    free_overhead: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.001
+    deltas: Annotated[int, Field(ge=0)] = 0
+    at_end: bool = True
+    save_timeout_s: _PositiveSeconds = 600.0
+    pause_timeout_s: _PositiveSeconds = 10.0
     encoding: Encoding = "fp32"
     mfu_every: Annotated[int, Field(ge=1)] = 6
     ssu_every: Annotated[int, Field(ge=1)] = 4

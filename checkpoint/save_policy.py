@@ -19,6 +19,7 @@ from checkpoint.overhead import (
 from checkpoint.pls import LossShares, exact_expected_pls, expected_pls
 
 _EARLY = 1e-9
+_LEAST_FREE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +92,21 @@ class SaveHistory:
     """When saves of this lineage were cut, seconds of the run's useful time; ``None``: there is none yet.
 
     ``covered_s``: the last save of everything, a full save or the end of a round of priority saves
-    (``checkpoint.pls.covered_samples``).
+    (``checkpoint.pls.covered_samples``). ``deltas``: delta saves since the last full one.
     """
 
     last_s: float | None = None
     last_full_s: float | None = None
     last_consistent_s: float | None = None
     covered_s: float | None = None
+    deltas: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SaveOrder:
     """A save that is due."""
 
-    kind: Literal["full", "priority"]
+    kind: Literal["full", "priority", "delta"]
     consistent: bool
 
 
@@ -126,6 +128,11 @@ class SavePolicy:
         self._auto: Strategy = "cpr_adagrad" if adagrad else "cpr_mfu"
 
     @property
+    def tracked_strategy(self) -> Strategy:
+        """The strategy whose tracker a shard keeps all along, since the mode may change while the run goes."""
+        return self._auto if self.config.strategy == "auto" else self.config.strategy
+
+    @property
     def extra_full_saves(self) -> float:
         """Full saves per round that ``cpr_*`` writes besides its priority saves: bytes of all rows, each."""
         every = self.config.full_every_rounds
@@ -136,14 +143,16 @@ class SavePolicy:
         full, partial = self._full(now), self._partial(now)
         strategy, reason = self._choose(now, full, partial)
         if strategy == "full" or partial is None:
-            return SavePlan("full", "full", full.interval_s, full.interval_s, full.interval_s, reason, full, partial)
+            interval_s, reason = self._while_free(now, full.interval_s, reason)
+            return SavePlan("full", "full", interval_s, interval_s, interval_s, reason, full, partial)
         rounds = self.config.full_every_rounds
+        interval_s, reason = self._while_free(now, partial.interval_s, reason)
         return SavePlan(
             "partial",
             strategy,
-            partial.interval_s,
-            partial.interval_s * (1.0 if strategy == "partial_vanilla" else self.config.priority_fraction),
-            partial.interval_s * rounds if rounds else math.inf,
+            interval_s,
+            interval_s * (1.0 if strategy == "partial_vanilla" else self.config.priority_fraction),
+            interval_s * rounds if rounds else math.inf,
             reason,
             full,
             partial,
@@ -163,14 +172,16 @@ class SavePolicy:
         """
         if now_s < self.next_save_s(plan, history) * (1.0 - _EARLY):
             return None
+        delta = plan.strategy in ("full", "partial_vanilla") and history.deltas < self.config.deltas
+        delta = delta and history.last_full_s is not None
         if plan.mode == "full":
-            return SaveOrder("full", consistent=True)
+            return SaveOrder("delta" if delta else "full", consistent=True)
         last_s = history.last_consistent_s if plan.strategy == "partial_vanilla" else history.last_full_s
         consistent = last_s is None or now_s >= (1.0 - _EARLY) * min(
             last_s + plan.full_every_s, _uncovered_until_s(plan, history)
         )
         if plan.strategy == "partial_vanilla":
-            return SaveOrder("full", consistent)
+            return SaveOrder("delta" if delta else "full", consistent)
         return SaveOrder("full", consistent=True) if consistent else SaveOrder("priority", consistent=False)
 
     def recovery(self, plan: SavePlan, pls: float, spent_pls: float) -> Recovery:
@@ -178,6 +189,19 @@ class SavePolicy:
         if plan.mode == "full":
             return Recovery("full", plan.reason)
         return affordable(pls, spent_pls, self.config.pls_budget)
+
+    def _while_free(self, now: Situation, interval_s: float, reason: str) -> tuple[float, str]:
+        """The interval, or a shorter one while saves cost less than ``checkpoint.free_overhead`` of the time."""
+        free = self.config.free_overhead
+        if not free or self.config.interval_s is not None:
+            return interval_s, reason
+        free_s = max(_LEAST_FREE_S, now.costs.save_s * (1.0 + self.extra_full_saves) / free)
+        if interval_s <= free_s:
+            return interval_s, reason
+        return (
+            free_s,
+            f"{reason}; saved every {_hours(free_s)}, which costs {100 * free:.2g} % (checkpoint.free_overhead)",
+        )
 
     def _full(self, now: Situation) -> Option:
         bound = self._overridden(Bound(full_interval_s(now.costs.save_s, now.mtbf_s), "sqrt(2·save·MTBF)"))

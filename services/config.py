@@ -37,14 +37,16 @@ class FailureConfig(Settings):
     """Timings of supervision, in seconds, and how many replacements a run may need.
 
     A heartbeat every ``heartbeat_s``; none for ``heartbeat_timeout_s`` means hung or cut off; an actor that cannot
-    reach its coordinator for ``lease_s`` leaves. ``max_failures`` counts processes replaced over the whole run.
+    reach its coordinator for ``lease_s`` leaves. ``max_failures`` counts processes replaced over the whole run. Without
+    ``warm`` a lost shard's memory is not adopted, so its rows come from saves: a drill of losing a node.
     """
 
     heartbeat_s: Annotated[float, Field(gt=0.0, le=60.0)] = 1.0
     heartbeat_timeout_s: Annotated[float, Field(gt=0.0)] = 15.0
     lease_s: Annotated[float, Field(gt=0.0)] = 30.0
     startup_timeout_s: Annotated[float, Field(gt=0.0)] = 180.0
-    max_failures: Annotated[int, Field(ge=0)] = 10
+    max_failures: Annotated[int, Field(ge=0)] = 100
+    warm: bool = True
 
     @model_validator(mode="after")
     def _check_order(self) -> FailureConfig:

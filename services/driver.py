@@ -20,7 +20,7 @@ from services.paths import absolute
 from services.placement_report import PlacementReport
 from services.progress import Progress
 from services.ray_session import ray_session
-from services.run_directory import run_directory
+from services.run_directory import Resume, run_directory
 from services.summary import Samples, Summary
 
 _POLL_S = 0.5
@@ -30,21 +30,26 @@ _END_S = 60.0
 _RELEASE_S = 5.0
 
 
-def run(config: RunConfig, on_progress: Callable[[Progress], None] = lambda _: None) -> Summary:
+def run(
+    config: RunConfig, on_progress: Callable[[Progress], None] = lambda _: None, *, resume: Resume = "auto"
+) -> Summary:
     """Run a whole training; returns its summary, also when it failed or was cancelled.
+
+    A run of the same name that did not succeed is gone on with, from its newest consistent save. ``resume``: whether
+    it is an error when there is none.
 
     Ctrl-C and SIGTERM stop it cleanly (state CANCELLED); a second Ctrl-C does not wait for that.
     """
     started_s = time.time()
     config = absolute(config)
     interrupted = threading.Event()
-    with run_directory(config) as directory:
+    with run_directory(config, resume) as (directory, going_on):
         (directory / "config.yaml").write_text(dump_config(config), encoding="utf-8")
         on_progress(Progress(state="STARTING", stage="starting Ray"))
         # Twice: Ray, too, installs a handler for SIGTERM when it starts.
         with _interrupts(interrupted), ray_session(config), _interrupts(interrupted):
             try:
-                summary = _supervise(config, directory, started_s, on_progress, interrupted)
+                summary = _supervise(config, directory, started_s, on_progress, interrupted, going_on)
             except ResourceError as error:
                 summary = Summary(run=config.name, state="FAILED", error=str(error), wall_s=time.time() - started_s)
         if not (directory / "summary.json").exists():  # the coordinator could not write it
@@ -102,6 +107,7 @@ def _supervise(
     started_s: float,
     on_progress: Callable[[Progress], None],
     interrupted: threading.Event,
+    going_on: bool,
 ) -> Summary:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -127,7 +133,7 @@ def _supervise(
         on_progress(progress)
 
     try:
-        call = coordinator.run.remote(config, assignment, run_id, str(directory), started_s)
+        call = coordinator.run.remote(config, assignment, run_id, str(directory), started_s, going_on)
         with _sign_of_life(coordinator):
             text = _wait(coordinator, call, note, interrupted)
         return Summary.model_validate_json(text)

@@ -35,6 +35,10 @@ class Keeper:
         """SIGKILL a process of this node that does not end within ``grace_s``; True when it is seen dead."""
         return kill_and_confirm(ProcessIdentity(*process), grace_s)
 
+    def holds(self, name: str) -> bool:
+        """Whether a region is there."""
+        return self._store.holds(name)
+
     def release(self, prefix: str) -> int:
         """Let go of regions by name prefix."""
         return self._store.release(prefix)

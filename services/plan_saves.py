@@ -23,9 +23,9 @@ from services.saves_report import OverheadShares, SaveCosts, SaveOption, SavesRe
 def plan_saves(config: RunConfig, pieces: Sequence[Sequence[Piece]], shards_per_node: Sequence[int]) -> SavesReport:
     """What ``config.checkpoint`` comes to for ``pieces`` of each shard, shards counted through the nodes in order."""
     settings = config.checkpoint
-    saved_bytes = [sum(_saved_bytes(config, piece) for piece in own) for own in pieces]
+    saved_bytes = [sum(piece_save_bytes(config, piece) for piece in own) for own in pieces]
     costs, estimated = estimate_costs(settings.costs, saved_bytes)
-    loses, shares = _losses(pieces, shards_per_node)
+    loses, shares = losses(pieces, shards_per_node)
     mtbf_s = DEFAULT_MTBF_S if settings.mtbf_s is None else settings.mtbf_s
     policy = SavePolicy(settings, config.embedding.optimizer)
     plan = policy.plan(Situation(costs, mtbf_s, shares, settings.expected_run_s))
@@ -79,7 +79,7 @@ def estimate_costs(settings: CostsConfig, saved_bytes: Sequence[int]) -> tuple[C
     ), estimated
 
 
-def _losses(
+def losses(
     pieces: Sequence[Sequence[Piece]], shards_per_node: Sequence[int]
 ) -> tuple[Literal["node", "shard"], LossShares]:
     """What a failure takes: a node with its shards; a shard where there is one node only, as then nobody is left."""
@@ -97,7 +97,8 @@ def _encoding(config: RunConfig) -> Encoding:
     return "fp16" if half else config.checkpoint.encoding
 
 
-def _saved_bytes(config: RunConfig, piece: Piece) -> int:
+def piece_save_bytes(config: RunConfig, piece: Piece) -> int:
+    """Bytes of a piece in a full save."""
     state = cost_of(piece.rows, piece.dim, config.embedding.optimizer).optimizer_bytes
     return piece.rows * encoded_row_bytes(piece.dim, _encoding(config)) + state
 
@@ -105,7 +106,7 @@ def _saved_bytes(config: RunConfig, piece: Piece) -> int:
 def _save_bytes(config: RunConfig, pieces: Sequence[Piece], chosen: Sequence[str]) -> int:
     """Of a priority save: r of the rows of prioritized tables, all rows of the others."""
     fraction = config.checkpoint.priority_fraction
-    return sum(int(_saved_bytes(config, piece) * (fraction if piece.table in chosen else 1.0)) for piece in pieces)
+    return sum(int(piece_save_bytes(config, piece) * (fraction if piece.table in chosen else 1.0)) for piece in pieces)
 
 
 def _tracker_bytes(config: RunConfig, plan: SavePlan, piece: Piece) -> int:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from services.config import RunConfig
 
 _MAX_KEPT = 10_000
+
+
+Resume = Literal["auto", "required"]
+"""``required``: an error when there is nothing to go on from."""
+
+
+class NothingToResumeError(ValueError):
+    """A run was to be gone on with, and there is nothing to go on from."""
 
 
 class RunInUseError(ValueError):
@@ -18,17 +28,50 @@ class RunInUseError(ValueError):
 
 
 @contextlib.contextmanager
-def run_directory(config: RunConfig) -> Iterator[Path]:
-    """Create the run's directory and hold it; a former run of the same name moves aside to ``name.1``, ``name.2``, …
+def run_directory(config: RunConfig, resume: Resume = "auto") -> Iterator[tuple[Path, bool]]:
+    """Hold the run's directory; gives it, and whether the former run of the same name is to be gone on with.
+
+    That is so when it left a complete consistent save and did not succeed. Else it moves aside to ``name.1``,
+    ``name.2``, … and a new one begins.
 
     Raises:
         RunInUseError: the former run is still going.
+        NothingToResumeError: to resume was required, and there is no such save, or the run has succeeded.
         OSError: the directory cannot be created.
     """
     storage = Path(config.storage_path)
     storage.mkdir(parents=True, exist_ok=True)
     with _locked(storage / f".{config.name}.lock", config.name):
-        yield _fresh(storage / config.name)
+        directory = storage / config.name
+        why_not = _why_not(config, directory)
+        if why_not is not None and resume == "required":
+            raise NothingToResumeError(
+                f"run {config.name!r} in {storage} cannot be resumed: {why_not}; pass --allow-fresh to begin it anew"
+            )
+        if why_not is None and config.checkpoint.enabled:
+            (directory / "summary.json").unlink(missing_ok=True)
+            yield directory, True
+        else:
+            yield _fresh(directory), False
+
+
+def _why_not(config: RunConfig, directory: Path) -> str | None:
+    """Why the former run cannot be gone on with; ``None``: it can."""
+    if not directory.exists():
+        return "there is no such run"
+    summary = directory / "summary.json"
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # no summary, or not one of ours
+        if json.loads(summary.read_text(encoding="utf-8")).get("state") == "SUCCEEDED":
+            return "it has succeeded, so there is nothing left to train"
+    from checkpoint.errors import CheckpointError  # these take a second to import, and most runs are new
+    from checkpoint.restore import choose_complete
+    from services.coordinator.open_store import open_store
+
+    try:
+        choose_complete(open_store(config, directory), exact=True)
+    except CheckpointError as error:
+        return str(error)
+    return None
 
 
 def _fresh(directory: Path) -> Path:

@@ -101,6 +101,9 @@ class CheckpointSummary(_Part):
 class Failure(_Part):
     """One death: who, why, what was done, seconds for each part of the recovery, and the PLS it was charged.
 
+    ``samples_at_risk``: trained since everything was saved. ``pls_spent``, ``pls_effective``, ``pls_left``: of
+    the run's budget, after this one.
+
     ``detect_s`` runs from the last sign of life (a heartbeat), so it is an upper bound. What did not happen is null.
     """
 
@@ -114,6 +117,10 @@ class Failure(_Part):
     load_s: Number = None
     replay_s: Number = None
     pls: Number = None
+    samples_at_risk: int | None = None
+    pls_spent: Number = None
+    pls_effective: Number = None
+    pls_left: Number = None
 
 
 class PredictionSummary(_Part):

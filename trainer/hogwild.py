@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from torch import Tensor
 from trainer.data.batch import Batch
 from trainer.dense_step import DenseReplica, DenseStep
 from trainer.ledger import Ledger
+from trainer.pause import PauseGate
 from trainer.phases import PhaseSeconds
 from trainer.protocols import EmbeddingClient, Synchronizer
 
@@ -51,6 +53,7 @@ class HogwildWorker:
         first_pass: Callable[[Batch], bool],
         stop: Callable[[], bool],
         idle_s: Callable[[], float],
+        gate: PauseGate,
         *,
         lookahead: int,
         pooled_shape: tuple[int, ...],
@@ -58,13 +61,14 @@ class HogwildWorker:
     ) -> None:
         """``pooled_shape`` is (largest B, F, D) or (largest B, ΣD).
 
-        ``idle_s`` counts seconds in which there was no work for anybody.
+        ``gate`` stops this thread at a batch edge, with everything acknowledged and accounted. ``idle_s`` counts seconds in which there was no work for anybody.
         """
         self._step = DenseStep(replica, precision)
         self._client, self._source, self._sync = client, source, synchronizer
         self._ledger, self._rates, self._eval_weights, self._stop = ledger, rates, eval_weights, stop
         self._first_pass = first_pass
         self._idle_s = idle_s
+        self._gate = gate
         self._lookahead = lookahead
         self._pooled = torch.empty(pooled_shape, dtype=pooled_dtype)
         self._tickets: deque[Any] = deque()
@@ -77,15 +81,26 @@ class HogwildWorker:
         """Until the data ends or ``stop()``; everything sent is acknowledged when it returns."""
         torch.set_num_threads(1)
         started = self._clock()
-        while not self._stop() and self._fill():
-            self._work(self._tickets.popleft())
+        try:
+            while not self._stop() and self._fill():
+                self._work(self._tickets.popleft())
+                self._account()
+                if self._gate.closed:
+                    self._pause()
+            for ticket in self._tickets:
+                self._client.discard(ticket)
+            self._client.flush()
             self._account()
-        for ticket in self._tickets:
-            self._client.discard(ticket)
-        self._client.flush()
-        self._account()
+        finally:
+            self._gate.leave()
         measured = self.phases.busy_s - self.phases.other
         self.phases.other = max(0.0, self._clock() - started - measured)
+
+    def _pause(self) -> None:
+        """At a batch edge: every push sent so far is applied and accounted before the thread parks."""
+        self._client.settle(self._tickets)
+        self._account()
+        self._gate.park()
 
     def _fill(self) -> bool:
         """Have lookahead + 1 lookups in flight where batches are at hand; False at the end of the data."""
@@ -106,7 +121,8 @@ class HogwildWorker:
         """Next batch with samples; spans of rejected rows alone are committed on the way."""
         before, idle = self._clock(), self._idle_s()
         while True:
-            batch = self._source.get(block=block)
+            with self._gate.idle() if block else contextlib.nullcontext():
+                batch = self._source.get(block=block)
             if batch is None or batch.size:
                 break
             self._ledger.trained(batch, 0.0, 0, first_pass=False)

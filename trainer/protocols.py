@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -45,6 +46,9 @@ class EmbeddingClient(Protocol):
 
     def flush(self) -> None:
         """Wait until every push sent so far was acknowledged."""
+
+    def settle(self, tickets: Iterable[Any]) -> None:
+        """Wait for every push that was sent, also those with which the lookups of ``tickets`` travel."""
 
     def take_acknowledged(self) -> list[Batch]:
         """Batches whose pushes were acknowledged since the last call, in order."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
 
 from trainer.data.block import RejectedLine
 from trainer.data.rejections import list_first
@@ -34,6 +37,17 @@ class Evaluation:
 
     at_samples: int
     metrics: EvalMetrics
+
+
+class AccountsState(BaseModel):
+    """Accounts as a save keeps them; ``first_pass``: summed loss, samples, positives."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    first_pass: tuple[float, int, int]
+    evaluations: tuple[tuple[int, dict[str, Any]], ...]
+    bad_batches: tuple[str, ...]
+    bad_lines: tuple[RejectedLine, ...]
 
 
 @dataclass(slots=True)
@@ -107,6 +121,23 @@ class Accounts:
             return None
         predictions, self._eval = self._eval, EvalAccumulator()
         return predictions
+
+    def state(self) -> AccountsState:
+        """What a save keeps of them; an evaluation under way is not part of it."""
+        loss = self.first_pass
+        return AccountsState(
+            first_pass=(loss.loss_sum, loss.samples, loss.positives),
+            evaluations=tuple((one.at_samples, asdict(one.metrics)) for one in self.evaluations),
+            bad_batches=tuple(self.bad_batches),
+            bad_lines=tuple(self.bad_lines.values()),
+        )
+
+    def go_to(self, state: AccountsState) -> None:
+        """Continue from a saved state."""
+        self.first_pass = ProgressiveLoss(*state.first_pass)
+        self.evaluations = [Evaluation(samples, EvalMetrics(**metrics)) for samples, metrics in state.evaluations]
+        self.bad_batches = list(state.bad_batches)
+        self.bad_lines = {(line.path, line.line): line for line in state.bad_lines}
 
     def evaluated(self, at_samples: int, metrics: EvalMetrics) -> None:
         """Note the metrics of an evaluation round."""

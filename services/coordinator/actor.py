@@ -42,8 +42,19 @@ class Coordinator:
         self._this = ray.get_runtime_context().current_actor
         threading.Thread(target=self._leave_unless_used, name="unused", daemon=True).start()
 
-    def run(self, config: RunConfig, assignment: Assignment, run_id: str, run_directory: str, started_s: float) -> str:
-        """The whole run; returns its summary as JSON, also on failure. ``started_s``: the driver's clock then."""
+    def run(
+        self,
+        config: RunConfig,
+        assignment: Assignment,
+        run_id: str,
+        run_directory: str,
+        started_s: float,
+        resume: bool = False,
+    ) -> str:
+        """The whole run; returns its summary as JSON, also on failure.
+
+        ``started_s``: the driver's clock then. ``resume``: go on from the newest consistent save.
+        """
         self._given_run.set()
         launcher = Launcher(run_id, self._this, self._directory, config)
         with self._lock:
@@ -52,7 +63,7 @@ class Coordinator:
         from services.coordinator.run_control import RunControl
 
         control = RunControl(
-            config, run_id, run_directory, started_s, self._directory, launcher, assignment, self._lock
+            config, run_id, run_directory, started_s, self._directory, launcher, assignment, self._lock, resume
         )
         self._control = control
         summary = control.run()
@@ -82,8 +93,8 @@ class Coordinator:
         address = Address(*address)
         with self._lock:
             known = self._directory.heartbeat(address, ProcessIdentity(*process), time.monotonic())
-            if known and address.role == "trainer" and self._control is not None:
-                self._control.trainer_alive(address, payload)
+            if known and self._control is not None:
+                self._control.alive(address, payload)
         return known
 
     def lease(self, trainer: Address) -> Lease | Literal["wait", "done"]:
@@ -97,6 +108,10 @@ class Coordinator:
     def successor(self, trainer: Address, lost: Address) -> ShardTarget | None:
         """The younger incarnation of a lost shard, once it serves; ``None`` means: ask again."""
         return self._control.successor(Address(*trainer), Address(*lost)) if self._control else None
+
+    def sync_server(self, trainer: Address) -> Any | None:
+        """The living sync server, once it has its weights."""
+        return self._control.sync_server(Address(*trainer)) if self._control else None
 
     def _leave_unless_used(self) -> None:
         """Ends a coordinator that nobody gives a run: its driver died, or Ray restarted it after a crash."""

@@ -8,7 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal
 
-from services.coordinator.accounts import Accounts
+from pydantic import BaseModel, ConfigDict
+
+from services.coordinator.accounts import Accounts, AccountsState
+from services.coordinator.position import Position
 from services.coordinator.predictions import Predictions
 from services.coordinator.run_files import RunFiles
 from services.coordinator.work_queue import RowCounts, WorkQueue
@@ -17,6 +20,15 @@ from trainer.data.block import RejectedLine
 from trainer.data.split import Lease
 from trainer.ledger import Report
 from trainer.metrics import EvalAccumulator, ProgressiveLoss
+
+
+class BooksState(BaseModel):
+    """Books as a save keeps them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    position: Position
+    accounts: AccountsState
 
 
 class Books:
@@ -69,6 +81,11 @@ class Books:
                 except Exception as error:
                     self.fatal = self.fatal or error
             return self._queue.trained_by_others(trainer.index)
+
+    def state(self) -> BooksState:
+        """Which rows are committed, and what they came to."""
+        with self._lock:
+            return BooksState(position=self._queue.position(), accounts=self._accounts.state())
 
     def requeue(self, trainer_id: int) -> int:
         """Queue a dead trainer's uncommitted rows again; returns how many."""

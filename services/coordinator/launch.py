@@ -41,9 +41,12 @@ class Launcher:
         self._keepers: dict[str, tuple[str, Any]] = {}
 
     def keeper(self, index: int, node_id: str) -> Entry:
-        """The node's keeper; its socket name carries the run, so that several runs share a node."""
+        """The node's keeper; its socket name carries the run, so that several runs share a node.
+
+        Its successor has the same name: nobody has to be told.
+        """
         address = self._directory.next_address("keeper", index)
-        name = f"{self._run_id}/{address}"
+        name = f"{self._run_id}/keeper-{index}"
         actor = self._options(Keeper, str(address), node_id, 0.0).remote(
             address, name, self._coordinator, *self._timings
         )
@@ -67,13 +70,24 @@ class Launcher:
         """The keeper two actors share, or ``None`` when they are on different nodes."""
         return self.keeper_name(node_id) if node_id == other_node_id else None
 
-    def holds_memory(self, node_id: str) -> bool:
-        """Whether the node's keeper, and so the memory of its shards and trainers, is still there."""
-        return any(entry.node_id == node_id for entry in self._directory.all("keeper"))
+    def ensure_keeper(self, node_id: str) -> None:
+        """Have a keeper on a node that so far needed none."""
+        if node_id not in self._keepers:
+            entry = self.keeper(1 + max(e.address.index for e in self._directory.all("keeper")), node_id)
+            entry.process = ProcessIdentity(*ray.get(entry.actor.identity.remote(), timeout=_KILL_TIMEOUT_S))
+
+    def holds(self, entry: Entry) -> bool:
+        """Whether the node's keeper has a shard's rows."""
+        try:
+            call = self._keepers[entry.node_id][1].holds.remote(f"shard-{entry.address.index}/rows")
+            return bool(ray.get(call, timeout=_KILL_TIMEOUT_S))
+        except ray.exceptions.RayError:
+            return False
 
     def release_memory(self, node_id: str, prefix: str) -> None:
         """Let the node's keeper drop regions (slabs of a dead trainer)."""
-        self._keepers[node_id][1].release.remote(prefix)
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.get(self._keepers[node_id][1].release.remote(prefix), timeout=_KILL_TIMEOUT_S)
 
     def confirm_dead(self, entry: Entry) -> bool:
         """Have the node's keeper kill the process and see it dead: only then may anybody adopt its memory.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import traceback
@@ -10,26 +11,35 @@ from typing import Any, Literal
 
 import ray
 
-from checkpoint.policy import FailureEvent, FailureHistory, RecoveryPolicy
+from checkpoint.errors import CheckpointError
 from services.config import RunConfig
 from services.coordinator.accounts import TooManyBadError
-from services.coordinator.books import Books
+from services.coordinator.books import Books, BooksState
 from services.coordinator.data import prepare_data
 from services.coordinator.directory import Directory, Entry
+from services.coordinator.failures import FailureHandler, RunFailedError
 from services.coordinator.launch import Launcher
-from services.coordinator.nodes import Assignment
+from services.coordinator.nodes import Assignment, budgets
 from services.coordinator.open_books import open_books
+from services.coordinator.places import NoPlaceError, Places
 from services.coordinator.predictions import PredictionsError, notices
 from services.coordinator.recovery import Recovery
+from services.coordinator.rollback import Rollback
+from services.coordinator.row_recovery import RowRecovery
 from services.coordinator.run_files import RunFiles
+from services.coordinator.run_saves import RunSaves
 from services.coordinator.setup import PlacedTables, PreparedData, RunSetup, place_tables
+from services.coordinator.shard_counts import ShardCounts
 from services.coordinator.summarize import summarize, versions
-from services.coordinator.supervisor import Death, Finished, Supervisor
-from services.coordinator.work_queue import RowCounts
+from services.coordinator.supervisor import Finished, Supervisor
+from services.coordinator.work_queue import AccountingError, RowCounts
 from services.identity import Address
+from services.placement.memory import piece_bytes
 from services.placement_report import PlacementReport
 from services.progress import Progress
+from services.shard.restoring import RestoreOrder
 from services.summary import Failure, State
+from services.trainer.dense_start import DenseStart
 from services.transport.errors import ShardUnavailableError
 from services.transport.shard_client import ShardTarget
 from trainer.data.block import RejectedLine
@@ -45,12 +55,9 @@ def explain(error: Exception) -> str:
     """One readable line or block: what an actor's call failed with, without Ray's remote traceback."""
     cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
     text = str(cause) or repr(cause)
-    own = isinstance(cause, (RunFailedError, TooManyBadError, PredictionsError, ValueError, ShardUnavailableError))
+    readable = (RunFailedError, TooManyBadError, PredictionsError, NoPlaceError, CheckpointError, AccountingError)
+    own = isinstance(cause, (*readable, ValueError, ShardUnavailableError))
     return text if own else f"{type(cause).__name__}: {text}"
-
-
-class RunFailedError(RuntimeError):
-    """The run cannot go on; the message goes into its summary."""
 
 
 class CancelledError(RuntimeError):
@@ -70,8 +77,13 @@ class RunControl:
         launcher: Launcher,
         assignment: Assignment,
         lock: threading.RLock,
+        resume: bool = False,
     ) -> None:
-        """``directory`` is shared with the actor, under ``lock``; ``started_s``: the driver's clock when it began."""
+        """``directory`` is shared with the actor, under ``lock``; ``started_s``: the driver's clock when it began.
+
+        ``resume``: go on from the newest consistent save.
+        """
+        self._resume = resume
         self._config, self._run_id = config, run_id
         self._started_s = started_s - time.time() + time.monotonic()
         self._directory, self._launcher, self._assignment, self._lock = directory, launcher, assignment, lock
@@ -81,12 +93,14 @@ class RunControl:
         self._stage = "starting actors"
         self._messages: list[str] = []
         self._placement: PlacementReport | None = None
-        self._failures: list[Failure] = []
+        self._early_failures: list[Failure] = []
+        self._handler: FailureHandler | None = None
+        self._saves: RunSaves | None = None
         self._cancelled: str | None = None
         self._trainer_stats: dict[Address, dict[str, Any]] = {}
         self._driver_seen_s = time.monotonic()
         self._total_samples = 0
-        self._replacements = 0
+        self._shard_counts: ShardCounts | None = None
         self._running: set[Address] = set()  # trainers whose run has not ended
         self._ends: deque[Finished] = deque()
 
@@ -104,12 +118,20 @@ class RunControl:
                 self._explain_early_death()
                 raise
             self._train()
+            self._stage = "saving"
+            if self._saves is not None:
+                self._saves.at_end("the run is done")
             state = "SUCCEEDED"
         except CancelledError as cancelled:
             state, error = "CANCELLED", str(cancelled)
+            if self._saves is not None and self._books is not None:
+                with contextlib.suppress(RunFailedError):  # it is said
+                    self._saves.at_end(str(cancelled))
         except Exception as failed:  # whatever it is, the run ends with a record of it
             error = explain(failed)
             self._event("failed", error=error, traceback=traceback.format_exc())
+        if self._saves is not None:
+            self._saves.saver.close()
         shard_stats = self._shard_stats() if state != "FAILED" else None
         self._launcher.end_all()
         books = self._books
@@ -125,7 +147,12 @@ class RunControl:
             started_s=self._started_s,
             ended_s=time.monotonic(),
             trainer_stats=list(self._trainer_stats.values()),
-            failures=self._failures,
+            failures=self._handler.failures if self._handler else self._early_failures,
+            checkpoint=self._saves.saver.summary if self._saves else None,
+            pls=self._saves.pls if self._saves else None,
+            lost_samples=round(self._saves.pls.spent * self._total_samples) if self._saves else 0,
+            started_samples=self._saves.started_samples if self._saves else 0,
+            rolled_back_samples=self._handler.rolled_back_samples if self._handler else 0,
             predictions=books.predictions.summary() if books and books.predictions else None,
         )
         try:
@@ -180,10 +207,12 @@ class RunControl:
 
     # ---- called by role actors ------------------------------------------------------------------------------------
 
-    def trainer_alive(self, address: Address, stats: dict[str, Any]) -> None:
-        """Counters that came with a trainer's heartbeat."""
-        if stats:
+    def alive(self, address: Address, stats: dict[str, Any]) -> None:
+        """Counters that came with a heartbeat."""
+        if stats and address.role == "trainer":
             self._trainer_stats[address] = stats
+        elif address.role == "shard" and self._shard_counts is not None:
+            self._shard_counts.note(address.index, stats)
 
     def lease(self, trainer: Address) -> Lease | Literal["wait", "done"]:
         """The next split for a trainer."""
@@ -201,6 +230,11 @@ class RunControl:
         """The younger incarnation of a lost shard, once it serves."""
         return self._recovery.successor(trainer, lost)
 
+    def sync_server(self, trainer: Address) -> Any | None:
+        """The living sync server."""
+        entry = self._directory.get("sync_server", 0)
+        return entry.actor if entry is not None and entry.process is not None and self._knows(trainer) else None
+
     # ---- the run --------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
@@ -214,6 +248,20 @@ class RunControl:
         placed = place_tables(config, data.encoders.rows, self._assignment)
         self._event("placed", **placed.report.model_dump())
         self._placement = placed.report
+        if config.checkpoint.enabled:
+            self._saves = RunSaves(
+                config,
+                self._files.directory,
+                placed,
+                self._assignment,
+                self._directory,
+                lambda: self._books,
+                lambda: self._total_samples,
+                lambda: bool(self._running) and self._books is not None,
+                self._event,
+                self._say,
+                resume=self._resume,
+            )
         self._prepare(data, placed)
 
     def _prepare(self, data: PreparedData, placed: PlacedTables) -> None:
@@ -230,11 +278,15 @@ class RunControl:
             config.failure.heartbeat_s,
             self._say,
             self._event,
+            lambda: self._saves.newest() if self._saves else None,
         )
+        save, state = self._saves.start_from if self._saves else (None, None)
+        order = None if save is None else RestoreOrder(save.url, save.run, save.save_id)
         self._enter_stage("loading rows")
-        self._setup.load_shards()
+        self._setup.load_shards(order)
         self._event("loaded", pids={str(entry.address): entry.process[0] for entry in self._shards() if entry.process})
         self._total_samples = total
+        self._shard_counts = ShardCounts(total)
         self._event("data", train_rows=data.plan.train_rows, eval_rows=data.plan.eval_rows)
         held_out = "the latest in time" if config.data.eval is None else "from data.eval"
         self._say(f"{data.plan.train_rows:,} training rows; {data.plan.eval_rows:,} held out, {held_out}")
@@ -246,14 +298,86 @@ class RunControl:
                 "(a gzip file cannot be cut): some trainers stay idle; use plain files, Parquet, or more of them"
             )
         self._enter_stage("setting up trainers")
-        calls = {entry.address.index: self._setup.start_setup(entry.address.index) for entry in self._trainers()}
+        trained = state.samples if state else 0
+        calls = {
+            entry.address.index: self._setup.start_setup(entry.address.index, trained, DenseStart(save=save))
+            for entry in self._trainers()
+        }
         for trainer_id, call in calls.items():
             self._setup.setup_trainer(trainer_id, call)
-        self._setup.load_center()
-        self._books = open_books(config, data, self._files, self._knows)
+        self._setup.load_center(save)
+        self._data = data
+        self._books = open_books(config, data, self._files, self._knows, state.books if state else None)
+        self._handler = self._failure_handler(placed)
         self._event("stage", stage=self._books.stage)
         for entry in self._trainers():
             self._supervisor.run(entry)
+
+    def _failure_handler(self, placed: PlacedTables) -> FailureHandler:
+        config, directory, launcher = self._config, self._directory, self._launcher
+        rows = rollback = None
+        saver = self._saves.saver if self._saves else None
+        if self._saves is not None and saver is not None:
+            store = self._saves.store
+            assert self._shard_counts is not None
+            rows = RowRecovery(
+                self._recovery,
+                launcher,
+                self._setup,
+                saver,
+                RestoreOrder(store.url, store.run),
+                self._total_samples,
+                self._shard_counts.pending,
+                self._shard_counts.accesses,
+                config.failure.startup_timeout_s,
+                self._event,
+                self._say,
+            )
+            rollback = Rollback(
+                directory,
+                launcher,
+                self._supervisor,
+                self._setup,
+                store,
+                saver,
+                rows,
+                config.failure.startup_timeout_s,
+            )
+        nodes = [node.node_id for node in self._assignment.nodes]
+        sizes = [sum(piece_bytes(piece, config.embedding) for piece in own) for own in placed.pieces]
+        places = Places(
+            directory,
+            launcher,
+            dict(zip(nodes, budgets(self._assignment, config.cluster.memory_budget_bytes), strict=True)),
+            sizes.__getitem__,
+        )
+        return FailureHandler(
+            directory,
+            launcher,
+            self._recovery,
+            places,
+            saver,
+            rows,
+            rollback,
+            config.failure.max_failures,
+            config.failure.warm,
+            self._total_samples,
+            lambda: self._books,
+            self._renew_books,
+            self._retire_books,
+            self._running,
+            self._event,
+            self._say,
+        )
+
+    def _retire_books(self) -> None:
+        """What is reported from now on does not count: everybody goes back to a save."""
+        books, self._books = self._books, None
+        if books is not None:
+            books.close()
+
+    def _renew_books(self, state: BooksState | None) -> None:
+        self._books = open_books(self._config, self._data, self._files, self._knows, state)
 
     def _knows(self, address: Address) -> bool:
         with self._lock:
@@ -264,7 +388,7 @@ class RunControl:
         for death in self._supervisor.poll(_ROOT_CAUSE_S)[0]:
             address = death.entry.address
             self._event("death", address=str(address), cause=death.cause, action="fail", detect_s=death.detect_s)
-            self._failures.append(
+            self._early_failures.append(
                 Failure(
                     role=address.role, index=address.index, cause=death.cause, at_samples=0, detect_s=death.detect_s
                 )
@@ -273,12 +397,16 @@ class RunControl:
 
     def _train(self) -> None:
         assert self._books is not None
-        self._running = {entry.address for entry in self._trainers()}
+        assert self._handler is not None
+        self._running.update(entry.address for entry in self._trainers())
+        if self._saves is not None:
+            self._saves.start()
         while self._running:
             deaths, finished = self._supervisor.poll(_POLL_S)
             self._check()
             for death in deaths:
-                self._handle(death)
+                self._handler.handle(death)
+            self._handler.poll()
             self._ends.extend(finished)
             while self._ends:
                 self._handle_end(self._ends.popleft())
@@ -288,43 +416,12 @@ class RunControl:
         self._stage = "finishing"
         self._books.settle()
 
-    def _handle(self, death: Death) -> None:
-        """A death: record it, decide, act."""
-        entry, address = death.entry, death.entry.address
-        confirmed = self._launcher.confirm_dead(entry)  # a hung process must not come back beside its successor
-        with self._lock:
-            self._directory.remove(address)
-        self._running.discard(address)
-        samples = self._books.counts.trained if self._books else 0
-        held = confirmed and self._launcher.holds_memory(entry.node_id)
-        event = FailureEvent(address.role, address.index, address.generation, death.cause, samples, held)
-        decision = RecoveryPolicy().decide(event, FailureHistory(self._replacements, self._config.failure.max_failures))
-        self._event("death", address=str(address), cause=death.cause, action=decision.action, detect_s=death.detect_s)
-        failure = Failure(
-            role=address.role,
-            index=address.index,
-            cause=death.cause,
-            at_samples=samples,
-            detect_s=death.detect_s,
-        )
-        if decision.action == "fail":
-            self._failures.append(failure)
-            raise RunFailedError(decision.reason)
-        if decision.action == "ignore":
-            self._recovery.start_spare(address.index, entry.node_id)
-            return
-        self._replacements += 1
-        if decision.action == "adopt":
-            self._failures.append(self._recovery.adopt_shard(entry, failure))
-            return
-        rows = self._books.requeue(address.index) if self._books else 0
-        successor, failure = self._recovery.replace_trainer(entry, failure, rows)
-        self._failures.append(failure)
-        self._running.add(successor)
-
     def _handle_end(self, end: Finished) -> None:
         """A trainer returned or raised."""
         address = end.entry.address
+        assert self._handler is not None
+        if not self._knows(address):  # replaced meanwhile: what it ended with concerns nobody
+            return
         if end.error is None:
             self._trainer_stats[address] = end.result
             self._running.discard(address)
@@ -335,7 +432,7 @@ class RunControl:
                 deaths, finished = self._supervisor.poll(_POLL_S)
                 self._ends.extend(finished)
                 for death in deaths:
-                    self._handle(death)
+                    self._handler.handle(death)
             if not self._knows(address):
                 return
         raise RunFailedError(f"{address}: {explain(end.error)}")

@@ -8,6 +8,8 @@ from typing import Any
 import ray
 
 from checkpoint.piece import Piece
+from checkpoint.priority.tables import prioritized
+from checkpoint.save_policy import SavePolicy
 from services.config import RunConfig
 from services.coordinator.directory import Directory, Entry
 from services.coordinator.launch import Launcher
@@ -18,7 +20,11 @@ from services.placement.tables import TableSpec
 from services.placement_report import PlacementReport, placement_report
 from services.shard.fp16_rows import fp16_warning
 from services.shard.memory import ShardSpec
+from services.shard.restoring import RestoreOrder
+from services.shard.tracking import TrackingSpec
+from services.trainer.dense_start import DenseStart, SavedAt
 from services.trainer.spec import TrainerSpec
+from services.transport.messages import mean_array
 from services.transport.routing import order_pieces
 from services.transport.shard_client import ShardTarget
 from trainer.data.dataset import Dataset, SplitPlan
@@ -97,54 +103,82 @@ class RunSetup:
         self._dataset_ref, self._encoders_ref = ray.put(data.dataset), ray.put(data.encoders)
         self._timeout_s = config.failure.startup_timeout_s
 
-    def load_shards(self) -> None:
-        """Create and initialize the rows of every shard."""
+    def load_shards(self, order: RestoreOrder | None = None) -> None:
+        """Create the rows of every shard: their first values, or those of a save.
+
+        Raises:
+            CheckpointError: the save cannot be read.
+        """
         for entry in self._directory.all("keeper"):  # everybody's memory comes from them
             entry.process = ProcessIdentity(*ray.get(entry.actor.identity.remote(), timeout=self._timeout_s))
-        calls: list[tuple[Any, Any]] = []
-        streams = max(_STREAMS, self._config.cluster.trainers * self._config.train.hogwild_threads)
-        for entry in self._directory.all("shard"):
-            spec = ShardSpec(
-                run=self._run_id,
-                shard_id=entry.address.index,
-                pieces=self._placed.pieces[entry.address.index],
-                table_rows=self._placed.rows,
-                table_dims=self._placed.dims,
-                optimizer=self._config.embedding.optimizer,
-                eps=self._config.embedding.eps,
-                seed=self._config.seed,
-                streams=streams,
-                weights_precision=self._config.embedding.weights_precision,
-            )
-            calls.append((entry, entry.actor.load.remote(spec)))
+        calls = [
+            (entry, entry.actor.load.remote(self.shard_spec(entry.address.index), order))
+            for entry in self._directory.all("shard")
+        ]
         for entry, call in calls:
-            entry.process = ProcessIdentity(*ray.get(call, timeout=self._timeout_s))
+            process, _ = ray.get(call, timeout=self._timeout_s)
+            entry.process = ProcessIdentity(*process)
 
-    def start_setup(self, trainer_id: int, trained_samples: int = 0) -> Any:
+    def shard_spec(self, shard_id: int) -> ShardSpec:
+        """What a shard is made of."""
+        config = self._config
+        settings = config.checkpoint
+        return ShardSpec(
+            run=self._run_id,
+            shard_id=shard_id,
+            pieces=self._placed.pieces[shard_id],
+            table_rows=self._placed.rows,
+            table_dims=self._placed.dims,
+            optimizer=config.embedding.optimizer,
+            eps=config.embedding.eps,
+            seed=config.seed,
+            streams=max(_STREAMS, config.cluster.trainers * config.train.hogwild_threads),
+            weights_precision=config.embedding.weights_precision,
+            tracking=TrackingSpec(
+                strategy=SavePolicy(settings, config.embedding.optimizer).tracked_strategy,
+                tables=prioritized(self._placed.rows) if settings.enabled else (),
+                priority_fraction=settings.priority_fraction,
+                mfu_every=settings.mfu_every,
+                ssu_every=settings.ssu_every,
+                deltas=settings.deltas > 0,
+            ),
+        )
+
+    def start_setup(self, trainer_id: int, trained_samples: int = 0, start: DenseStart | None = None) -> Any:
         """Begin the set-up of a trainer's current incarnation; returns the call to wait for.
 
-        ``trained_samples``: committed by the whole run so far, for the learning rates of a replacement.
+        ``trained_samples``: committed by the whole run so far, for the learning rates. ``start``: what its replica may
+        start from.
         """
         entry = self._directory.get("trainer", trainer_id)
         assert entry is not None
         return entry.actor.setup.remote(
-            self._trainer_spec(entry.node_id, trained_samples), self._dataset_ref, self._encoders_ref
+            self._trainer_spec(entry.node_id, trained_samples, start or DenseStart()),
+            self._dataset_ref,
+            self._encoders_ref,
         )
 
-    def setup_trainer(self, trainer_id: int, call: Any) -> bool:
-        """Wait until the trainer is ready to run; True when it adopted its predecessor's dense parameters."""
+    def setup_trainer(self, trainer_id: int, call: Any) -> str:
+        """Wait until the trainer is ready to run; tells where its dense parameters are from."""
         entry = self._directory.get("trainer", trainer_id)
         assert entry is not None
-        process, adopted = ray.get(call, timeout=self._timeout_s)
+        process, source = ray.get(call, timeout=self._timeout_s)
         entry.process = ProcessIdentity(*process)
-        return bool(adopted)
+        return str(source)
 
-    def load_center(self) -> None:
-        """Start the sync server with the trainers' common initial weights."""
-        trainer, server = self._directory.get("trainer", 0), self._directory.get("sync_server", 0)
-        if trainer is not None and server is not None:
-            call = server.actor.load.remote(trainer.actor.dense_weights.remote(), self._config.sync.alpha)
-            server.process = ProcessIdentity(*ray.get(call, timeout=self._timeout_s))
+    def load_center(self, save: SavedAt | None = None, *, mean: bool = False) -> None:
+        """Start the sync server: with the trainers' common weights, or the centre of a save where there is one.
+
+        ``mean``: with the mean of the trainers' replicas, which have gone their own ways.
+        """
+        trainers, server = self._directory.all("trainer"), self._directory.get("sync_server", 0)
+        if not trainers or server is None:
+            return
+        asked = trainers if mean else trainers[:1]
+        replicas = ray.get([one.actor.center_weights.remote(save) for one in asked], timeout=self._timeout_s)
+        weights = replicas[0] if len(replicas) == 1 else mean_array(replicas)
+        call = server.actor.load.remote(weights, self._config.sync.alpha)
+        server.process = ProcessIdentity(*ray.get(call, timeout=self._timeout_s))
 
     def shard_target(self, entry: Entry, node_id: str) -> ShardTarget:
         """How a trainer on ``node_id`` reaches a shard."""
@@ -152,7 +186,7 @@ class RunSetup:
         keeper = None if by_objects else self._launcher.shared_keeper(entry.node_id, node_id)
         return ShardTarget(entry.address, entry.actor, keeper)
 
-    def _trainer_spec(self, node_id: str, trained_samples: int) -> TrainerSpec:
+    def _trainer_spec(self, node_id: str, trained_samples: int, start: DenseStart) -> TrainerSpec:
         targets = tuple(self.shard_target(entry, node_id) for entry in self._directory.all("shard"))
         if self._config.cluster.transport == "slab" and any(target.keeper is None for target in targets):
             raise ValueError(
@@ -170,4 +204,5 @@ class RunSetup:
             trained_samples=trained_samples,
             sync_server=server.actor if server else None,
             sync_keeper=self._launcher.shared_keeper(server.node_id, node_id) if server else None,
+            dense_start=start,
         )

@@ -15,9 +15,11 @@ from services.coordinator.accounts import Accounts, Evaluation
 from services.coordinator.work_queue import RowCounts
 from services.summary import (
     BestMetrics,
+    CheckpointSummary,
     Failure,
     Metrics,
     Phases,
+    Pls,
     Precision,
     PredictionSummary,
     Samples,
@@ -60,6 +62,11 @@ def summarize(
     trainer_stats: Sequence[Mapping[str, Any]],
     failures: Sequence[Failure],
     predictions: PredictionSummary | None = None,
+    checkpoint: CheckpointSummary | None = None,
+    pls: Pls | None = None,
+    started_samples: int = 0,
+    rolled_back_samples: int = 0,
+    lost_samples: int = 0,
 ) -> Summary:
     """Build the summary; parts that never came to be stay null.
 
@@ -70,6 +77,11 @@ def summarize(
             whose push they applied beyond ``counts.trained`` were trained twice.
         trainer_stats: last counters of every incarnation of every trainer.
         predictions: of the files in ``data.predict``; ``None`` without any.
+        checkpoint: saves taken; ``None`` without any.
+        pls: the quality budget.
+        started_samples: trained before this process of the run began.
+        rolled_back_samples: trained, and set back by full recoveries.
+        lost_samples: PLS spent, in samples.
     """
     phases: dict[str, float] = {}
     for stats in trainer_stats:
@@ -84,7 +96,10 @@ def summarize(
         error=error,
         samples=Samples(
             trained=counts.trained,
-            repeated=None if applied is None else max(0, applied - counts.trained),
+            repeated=None
+            if applied is None
+            else max(rolled_back_samples, applied - (counts.trained - started_samples)),
+            lost=lost_samples,
             skipped=counts.skipped,
             rejected_lines=len(accounts.bad_lines) if accounts else 0,
         ),
@@ -105,6 +120,8 @@ def summarize(
         shards=_shards(shard_stats) if shard_stats else None,
         failures=tuple(failures),
         predictions=predictions,
+        checkpoint=checkpoint,
+        pls=pls,
         precision=Precision(recipe=config.train.precision),
         versions=versions(),
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, NamedTuple
 
+from services.coordinator.position import OpenPart, Position, fingerprint
 from trainer.data.split import Lease, Purpose, Split
 from trainer.ledger import Commit
 
@@ -33,6 +34,8 @@ class _Todo(NamedTuple):
     epoch: int
     ranges: tuple[Range, ...]
     requeued: bool = False
+    ordinal: int = 0
+    """Its place in the stage."""
 
 
 @dataclass(slots=True)
@@ -41,6 +44,7 @@ class _Stage:
 
     purpose: Purpose
     todo: deque[_Todo] = field(default_factory=deque)
+    size: int = 0
 
 
 @dataclass(slots=True)
@@ -50,6 +54,8 @@ class _Open:
     epoch: int
     split: Split
     remaining: list[Range]
+    ordinal: int
+    seen: bool
 
 
 class WorkQueue:
@@ -68,6 +74,7 @@ class WorkQueue:
     ) -> None:
         self.counts = RowCounts()
         self.stages_done = 0
+        self._before_stage = RowCounts()
         self._trained_by: dict[int, int] = {}
         self._open: dict[int, _Open] = {}
         self._next_lease = 0
@@ -75,6 +82,10 @@ class WorkQueue:
         if predict:
             number = 1 + sum(stage.purpose == "eval" for stage in self._stages)
             self._stages.append(_Stage("predict", deque(_whole(split, number) for split in predict)))
+        for stage in self._stages:
+            stage.size = len(stage.todo)
+            stage.todo = deque(todo._replace(ordinal=ordinal) for ordinal, todo in enumerate(stage.todo))
+        self._plan = fingerprint((todo.split, todo.epoch) for stage in self._stages for todo in stage.todo)
 
     @property
     def stage(self) -> tuple[Purpose, int] | None:
@@ -89,6 +100,59 @@ class WorkQueue:
     def done(self) -> bool:
         """Every row of every stage is committed."""
         return not self._stages
+
+    def position(self) -> Position:
+        """Which rows are committed. An evaluation or prediction under way counts as not begun."""
+        stage = self._stages[0] if self._stages else _Stage("train")
+        parts: dict[int, OpenPart] = {}
+        untouched = 0
+        if stage.purpose == "train":
+            for todo in stage.todo:
+                parts[todo.ordinal] = OpenPart(ordinal=todo.ordinal, ranges=todo.ranges, seen=todo.requeued)
+            for lease in self._open.values():
+                parts[lease.ordinal] = OpenPart(ordinal=lease.ordinal, ranges=tuple(lease.remaining), seen=lease.seen)
+            for todo in reversed(stage.todo):  # those nobody was given are the last ones, and need no mention
+                if todo.requeued or todo.ordinal != stage.size - 1 - untouched or todo.ranges != (_rows(todo.split),):
+                    break
+                untouched += 1
+                del parts[todo.ordinal]
+        counts = self.counts if stage.purpose == "train" else self._before_stage
+        return Position(
+            plan=self._plan,
+            stages_done=self.stages_done,
+            untouched=untouched,
+            open=tuple(parts[ordinal] for ordinal in sorted(parts)),
+            counts=asdict(counts),
+        )
+
+    def go_to(self, position: Position) -> None:
+        """Continue from ``position``, which a queue of the same splits gave; nothing may have been leased yet.
+
+        Raises:
+            AccountingError: it is of other splits: the data, ``train.epochs`` or how it is cut has changed.
+        """
+        if position.plan != self._plan:
+            raise AccountingError(
+                "the saved data position is of other splits: data.*, train.epochs, train.eval_every_samples or the "
+                "files changed since; restore them, or begin a new run with another name="
+            )
+        while self.stages_done < position.stages_done:
+            self._stages.popleft()
+            self.stages_done += 1
+        self.counts = RowCounts(**position.counts)
+        self._before_stage = replace(self.counts)
+        if self._stages and self._stages[0].purpose == "train":
+            todo = self._stages[0].todo
+            parts = {part.ordinal: part for part in position.open}
+            first_whole = self._stages[0].size - position.untouched
+            self._stages[0].todo = deque(
+                one._replace(ranges=parts[one.ordinal].ranges, requeued=parts[one.ordinal].seen)
+                if one.ordinal in parts
+                else one
+                for one in todo
+                if one.ordinal in parts or one.ordinal >= first_whole
+            )
+            self._advance()
 
     def split_of(self, lease_id: int) -> Split:
         """What an open lease is of.
@@ -114,7 +178,9 @@ class WorkQueue:
         todo = stage.todo.popleft()
         lease_id = self._next_lease
         self._next_lease += 1
-        self._open[lease_id] = _Open(trainer_id, stage.purpose, todo.epoch, todo.split, list(todo.ranges))
+        self._open[lease_id] = _Open(
+            trainer_id, stage.purpose, todo.epoch, todo.split, list(todo.ranges), todo.ordinal, todo.requeued
+        )
         return Lease(lease_id, todo.split, todo.epoch, stage.purpose, todo.ranges, todo.requeued)
 
     def commit(self, trainer_id: int, commits: Iterable[Commit]) -> None:
@@ -138,7 +204,8 @@ class WorkQueue:
         rows = 0
         for lease_id in sorted((i for i, lease in self._open.items() if lease.trainer_id == trainer_id), reverse=True):
             lease = self._open.pop(lease_id)
-            self._stages[0].todo.appendleft(_Todo(lease.split, lease.epoch, tuple(lease.remaining), requeued=True))
+            ranges = tuple(lease.remaining)
+            self._stages[0].todo.appendleft(_Todo(lease.split, lease.epoch, ranges, True, lease.ordinal))
             rows += sum(end - start for start, end in lease.remaining)
         self._trained_by.pop(trainer_id, None)  # its successor counts from zero
         return rows
@@ -160,6 +227,7 @@ class WorkQueue:
         while self._stages and not self._stages[0].todo and not self._open:
             self._stages.popleft()
             self.stages_done += 1
+            self._before_stage = replace(self.counts)
 
 
 def _stages(
@@ -188,7 +256,11 @@ def _stages(
 
 
 def _whole(split: Split, epoch: int) -> _Todo:
-    return _Todo(split, epoch, ((split.row_start, split.row_end),))
+    return _Todo(split, epoch, (_rows(split),))
+
+
+def _rows(split: Split) -> Range:
+    return split.row_start, split.row_end
 
 
 def _without(ranges: list[Range], taken: Range, path: str) -> list[Range]:

@@ -55,16 +55,22 @@ def same_user(connection: socket.socket) -> bool:
     return bool(uid == os.getuid())
 
 
-def receive_request(connection: socket.socket) -> dict[str, Any]:
-    """Read one request.
+def receive_request(connection: socket.socket) -> tuple[dict[str, Any], int | None]:
+    """Read one request, with the descriptor that came with it, if any: the caller owns it.
 
     Raises:
         ValueError: what arrived is not a JSON object.
     """
-    message = json.loads(connection.recv(_MAX_MESSAGE_BYTES))
-    if not isinstance(message, dict):
-        raise ValueError(f"not a request: {message!r:.100}")
-    return message
+    raw, fds, _flags, _peer = socket.recv_fds(connection, _MAX_MESSAGE_BYTES, 1)
+    try:
+        message = json.loads(raw)
+        if not isinstance(message, dict):
+            raise ValueError(f"not a request: {message!r:.100}")
+    except ValueError:
+        for fd in fds:
+            os.close(fd)
+        raise
+    return message, fds[0] if fds else None
 
 
 def send_answer(connection: socket.socket, answer: dict[str, Any], fd: int | None) -> None:
@@ -72,8 +78,10 @@ def send_answer(connection: socket.socket, answer: dict[str, Any], fd: int | Non
     socket.send_fds(connection, [json.dumps(answer).encode()], [] if fd is None else [fd])
 
 
-def request(name: str, message: dict[str, Any], timeout_s: float = 30.0) -> tuple[dict[str, Any], int | None]:
-    """Ask the keeper called ``name``; the caller owns the returned descriptor.
+def request(
+    name: str, message: dict[str, Any], timeout_s: float = 30.0, fd: int | None = None
+) -> tuple[dict[str, Any], int | None]:
+    """Ask the keeper called ``name``, sending it ``fd`` if given; the caller owns the returned descriptor.
 
     Raises:
         KeeperError: unreachable, slow, or the request was refused (its message says why).
@@ -82,7 +90,7 @@ def request(name: str, message: dict[str, Any], timeout_s: float = 30.0) -> tupl
         connection.settimeout(timeout_s)
         try:
             connection.connect(socket_address(name))
-            connection.send(json.dumps(message).encode())
+            socket.send_fds(connection, [json.dumps(message).encode()], [] if fd is None else [fd])
             raw, fds, _flags, _peer = socket.recv_fds(connection, _MAX_MESSAGE_BYTES, 1)
         except OSError as error:
             raise KeeperError(f"keeper {name!r} did not answer {message.get('op')!r}: {error}") from error
@@ -90,7 +98,7 @@ def request(name: str, message: dict[str, Any], timeout_s: float = 30.0) -> tupl
         raise KeeperError(f"keeper {name!r} closed the connection on {message.get('op')!r}")
     answer = dict(json.loads(raw))
     if "error" in answer:
-        for fd in fds:
-            os.close(fd)
+        for received in fds:
+            os.close(received)
         raise KeeperError(str(answer["error"]))
     return answer, fds[0] if fds else None

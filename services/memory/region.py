@@ -14,6 +14,7 @@ from services.identity import StaleGenerationError
 from services.memory import header
 from services.memory.descriptors import request
 from services.memory.header import Layout
+from services.memory.holdings import hold
 
 _DTYPES = {
     "float32": torch.float32,
@@ -43,7 +44,7 @@ class Region:
     def create(cls, keeper: str, name: str, layout: Layout, generation: int) -> Region:
         """Have the keeper allocate the region (zeroed), map it and write its header (state BUILDING)."""
         _, fd = request(keeper, {"op": "create", "name": name, "bytes": layout.total_bytes})
-        memory = _map(fd, layout.total_bytes)
+        memory = _map(name, fd, layout.total_bytes)
         header.write_header(memoryview(memory), layout, generation, os.getpid())
         return cls(memory, layout)
 
@@ -56,7 +57,7 @@ class Region:
             KeeperError: the keeper holds no such memory.
         """
         answer, fd = request(keeper, {"op": "open", "name": name})
-        memory = _map(fd, int(answer["bytes"]))
+        memory = _map(name, fd, int(answer["bytes"]))
         layout, _state, _generation = header.read_header(memoryview(memory))
         return cls(memory, layout)
 
@@ -89,18 +90,24 @@ class Region:
         """True once the writer finished building it."""
         return header.read_header(self._view)[1] == header.READY
 
+    def mark_building(self) -> None:
+        """The contents are being replaced: until they are complete nobody may adopt them."""
+        header.set_state(self._view, header.BUILDING)
+
     def mark_ready(self) -> None:
         """Declare the contents complete; only then may they be adopted."""
         header.set_state(self._view, header.READY)
 
 
-def _map(fd: int | None, nbytes: int) -> mmap.mmap:
+def _map(name: str, fd: int | None, nbytes: int) -> mmap.mmap:
     if fd is None:
         raise header.HeaderError("the keeper answered without a descriptor")
     try:
         memory = mmap.mmap(fd, nbytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-    finally:
-        os.close(fd)  # the mapping keeps the memory
+    except BaseException:
+        os.close(fd)
+        raise
+    hold(name, memory, fd)
     with contextlib.suppress(OSError):  # fewer page faults and TLB misses where the kernel allows it for shmem
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memory

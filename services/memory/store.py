@@ -16,7 +16,7 @@ _RETRY_S = 0.05
 
 
 class MemoryStore:
-    """Serves ``create``, ``open``, ``release`` and ``list`` for one node.
+    """Serves ``create``, ``open``, ``give``, ``release`` and ``list`` for one node.
 
     ``create`` refuses a name that exists: memory that may hold somebody's rows is never replaced silently.
     """
@@ -42,6 +42,11 @@ class MemoryStore:
             for fd, _nbytes in self._regions.values():
                 os.close(fd)
             self._regions.clear()
+
+    def holds(self, name: str) -> bool:
+        """Whether there is a region of that name."""
+        with self._lock:
+            return name in self._regions
 
     def held_bytes(self) -> int:
         """Bytes of all regions."""
@@ -73,14 +78,19 @@ class MemoryStore:
             connection.settimeout(_IDLE_CONNECTION_S)
             if not same_user(connection):
                 return
-            answer, fd = self._handle(receive_request(connection))
+            message, given = receive_request(connection)
+            try:
+                answer, fd = self._handle(message, given)
+            finally:
+                if given is not None:
+                    os.close(given)
             try:
                 send_answer(connection, answer, fd)
             finally:
                 if fd is not None:
                     os.close(fd)
 
-    def _handle(self, message: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
+    def _handle(self, message: dict[str, Any], given: int | None) -> tuple[dict[str, Any], int | None]:
         """The answer, with a descriptor of its own (a release meanwhile could give its number to another region)."""
         op, name = message.get("op"), str(message.get("name", ""))
         try:
@@ -95,6 +105,8 @@ class MemoryStore:
                         raise ValueError(f"keeper {self.name!r} holds no memory named {name!r}")
                     fd, nbytes = self._regions[name]
                     return {"bytes": nbytes}, os.dup(fd)
+            if op == "give":
+                return {"held": self._take(name, given)}, None
             if op == "release":
                 return {"released": self.release(name)}, None
             if op == "list":
@@ -103,6 +115,19 @@ class MemoryStore:
             raise ValueError(f"unknown request {op!r}")
         except (ValueError, OSError) as error:
             return {"error": f"{error}" if isinstance(error, ValueError) else f"{op} {name!r}: {error}"}, None
+
+    def _take(self, name: str, fd: int | None) -> bool:
+        """Memory of a keeper that died, from a process that maps it; False when another one gave it already."""
+        if fd is None:
+            raise ValueError(f"memory named {name!r} was to be given without a descriptor")
+        found = os.fstat(fd)
+        with self._lock:
+            if name in self._regions:
+                if os.fstat(self._regions[name][0]).st_ino != found.st_ino:
+                    raise ValueError(f"keeper {self.name!r} holds other memory named {name!r}")
+                return False
+            self._regions[name] = (os.dup(fd), found.st_size)
+        return True
 
     def _create(self, name: str, nbytes: int) -> int:
         with self._lock:

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from checkpoint.piece import Piece
+from trainer.config import EmbeddingConfig
+
 EmbeddingOptimizer = Literal["exact_sgd", "exact_adagrad", "exact_row_wise_adagrad"]
 
 WeightsPrecision = Literal["fp32", "fp16"]
@@ -61,6 +64,12 @@ def cost_of(
     state_floats = {"exact_sgd": 0, "exact_adagrad": rows * dim, "exact_row_wise_adagrad": rows}[optimizer]
     weights_bytes = rows * dim * _WEIGHT_BYTES[weights_precision]
     return MemoryCost(weights_bytes, state_floats * _FLOAT_BYTES, rows * _COUNTER_BYTES)
+
+
+def piece_bytes(piece: Piece, embedding: EmbeddingConfig) -> int:
+    """Bytes of a piece's rows and optimizer state."""
+    cost = cost_of(piece.rows, piece.dim, embedding.optimizer, embedding.weights_precision)
+    return cost.weights_bytes + cost.optimizer_bytes
 
 
 def total(costs: Iterable[MemoryCost]) -> MemoryCost:

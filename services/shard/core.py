@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from checkpoint.piece import Piece
+from checkpoint.restore import RestoreReport
 from checkpoint.row_init import initial_rows
 from services.identity import Address
 from services.shard.memory import MarkedUpdate, ShardMemory, ShardSpec
+from services.shard.restoring import RestoreOrder, fill
 from services.shard.tbe import PieceTable
 
 SEQUENCE_BITS = 40
@@ -25,22 +29,57 @@ class ShardCore:
         spec = memory.spec
         self._table = PieceTable(spec.pieces, spec.optimizer, spec.eps, memory.arrays) if spec.pieces else None
         self._ones = torch.zeros(0, dtype=torch.int64)
+        self.before_update: Callable[[Tensor, list[int]], None] | None = None
+        """Called with the ids L of a push and where each piece's begin (T+1), while a consistent save is copied."""
 
     @classmethod
     def create(cls, keeper: str, address: Address, spec: ShardSpec) -> ShardCore:
         """Allocate and initialize: rows by (seed, table, row), so that every placement starts equal."""
         memory = ShardMemory.create(keeper, address, spec)
-        start = 0
-        for piece in spec.pieces:
-            _initialize(spec, piece, memory.weights[start : start + piece.numel].view(piece.rows, piece.dim))
-            start += piece.numel
+        _initialize_all(memory)
+        memory.tracking.start()
         memory.region.mark_ready()
         return cls(memory)
+
+    @classmethod
+    def restored(
+        cls, keeper: str, address: Address, spec: ShardSpec, order: RestoreOrder
+    ) -> tuple[ShardCore, RestoreReport | None]:
+        """Allocate and restore; with no save at all, the rows are those of the beginning.
+
+        Raises:
+            CheckpointError: the saves cannot be read.
+        """
+        memory = ShardMemory.create(keeper, address, spec)
+        report = fill(order, memory.pieces)
+        if report is None:
+            _initialize_all(memory)
+        memory.tracking.start()
+        memory.region.mark_ready()
+        return cls(memory), report
+
+    def roll_back(self, order: RestoreOrder) -> RestoreReport | None:
+        """Set the rows back to a save in place; who dies in the middle leaves memory that nobody adopts.
+
+        Raises:
+            CheckpointError: the save cannot be read; the rows are undefined, and nothing is served.
+        """
+        memory = self.memory
+        memory.region.mark_building()
+        report = fill(order, memory.pieces)
+        if report is None:
+            _initialize_all(memory)
+        memory.forget()
+        memory.region.mark_ready()
+        return report
 
     @classmethod
     def adopt(cls, keeper: str, address: Address) -> tuple[ShardCore, MarkedUpdate | None]:
         """Warm recovery: go on with the rows of the dead incarnation, without the update it died in, if any."""
         memory = ShardMemory.adopt(keeper, address)
+        if memory.saving:
+            memory.tracking.distrust()
+            memory.saving = False
         return cls(memory), memory.undo_marked_update()
 
     @property
@@ -102,10 +141,19 @@ class ShardCore:
         if grad.shape != shape:  # fbgemm would read past its end
             raise ValueError(f"push {sequence} of stream {stream}: gradient is {tuple(grad.shape)}, expected {shape}")
         _check_weights(ids, weights)
+        if self.before_update is not None:
+            self.before_update(ids, memory.starts(offsets))
         memory.begin_update(stream, sequence, ids, offsets)
         self._table.update(grad, ids, offsets, learning_rate, weights)
         memory.end_update(stream, sequence, grad.shape[0])
         return True
+
+
+def _initialize_all(memory: ShardMemory) -> None:
+    for rows in memory.pieces:
+        _initialize(memory.spec, rows.piece, rows.weights)
+        for state in rows.states.values():
+            state.zero_()
 
 
 def _initialize(spec: ShardSpec, piece: Piece, out: Tensor) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from checkpoint.piece import Piece
+from checkpoint.piece_rows import PieceRows, state_shapes
 from services.identity import Address
 from services.memory.header import ArraySpec, Layout
 from services.memory.region import Region
 from services.shard.tbe import momentum_numel
+from services.shard.tracking import Tracking, TrackingSpec
 from services.shard.undo import UndoLog
 
 MARK_IDS = 1 << 22
@@ -24,7 +26,7 @@ _UNDO_NUMEL = 1 << 23
 """Weights of the largest push that can be taken back: 32 MiB copied, about as much as the update itself would take."""
 
 _ACTIVE, _STREAM, _SEQUENCE, _IDS, _UNDO = range(5)
-_PUSHES, _SAMPLES, _LOOKUPS = range(3)
+_PUSHES, _SAMPLES, _LOOKUPS, _ACCESSES, _SAVING = range(5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class ShardSpec:
     seed: int
     streams: int
     weights_precision: str = "fp32"
+    tracking: TrackingSpec = field(default_factory=TrackingSpec)
 
     def to_meta(self) -> dict[str, Any]:
         """JSON form."""
@@ -49,7 +52,9 @@ class ShardSpec:
     @classmethod
     def from_meta(cls, meta: Mapping[str, Any]) -> ShardSpec:
         """Inverse of ``to_meta``."""
-        return cls(**{**meta, "pieces": tuple(Piece(**piece) for piece in meta["pieces"])})
+        pieces = tuple(Piece(**piece) for piece in meta["pieces"])
+        tracking = TrackingSpec(**{**meta["tracking"], "tables": tuple(meta["tracking"]["tables"])})
+        return cls(**{**meta, "pieces": pieces, "tracking": tracking})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,8 @@ class ShardMemory:
         self._mark_offsets = arrays["mark_offsets"]
         self._undo = UndoLog(self.spec.pieces, self.spec.optimizer, arrays) if self.spec.pieces else None
         self._counts = arrays["counts"].numpy()
+        self.pieces = self._piece_rows()
+        self.tracking = Tracking(self.spec.tracking, self.pieces, arrays)
 
     @classmethod
     def create(cls, keeper: str, address: Address, spec: ShardSpec) -> ShardMemory:
@@ -92,7 +99,7 @@ class ShardMemory:
                 "weights": ArraySpec(_ROW_TYPES[spec.weights_precision], sum(piece.numel for piece in spec.pieces)),
                 "momentum1": ArraySpec("float32", momentum_numel(spec.optimizer, spec.pieces)),
                 **UndoLog.specs(spec.optimizer, _ROW_TYPES[spec.weights_precision], _UNDO_NUMEL if rows else 0),
-                "access_counters": ArraySpec("int32", rows),  # room for MFU; untouched pages take no memory
+                **Tracking.specs(spec.tracking, spec.pieces, _ROW_TYPES[spec.weights_precision]),
                 "applied": ArraySpec("int64", spec.streams),
                 "mark": ArraySpec("int64", 8),
                 "mark_ids": ArraySpec("int64", MARK_IDS),
@@ -115,12 +122,14 @@ class ShardMemory:
         """Mark a push as being applied and keep what it will overwrite; ``end_update`` makes it final."""
         mark, count, undo = self._mark, ids.numel(), False
         mark[_ACTIVE] = 0  # of an update that failed with an error: its log is overwritten now
+        starts = self.starts(offsets)
         if count <= MARK_IDS:
             self._mark_ids[:count].copy_(ids)
-            starts = offsets[:: (offsets.numel() - 1) // len(self.spec.pieces)]
-            self._mark_offsets.copy_(starts)
+            self._mark_offsets.copy_(torch.tensor(starts))
             assert self._undo is not None
-            undo = self._undo.save(ids, starts.tolist())
+            undo = self._undo.save(ids, starts)
+        self._counts[_ACCESSES] += count
+        self.tracking.observe(ids, offsets, starts)
         mark[_STREAM], mark[_SEQUENCE], mark[_IDS], mark[_UNDO] = stream, sequence, count, undo
         mark[_ACTIVE] = 1
 
@@ -155,6 +164,26 @@ class ShardMemory:
             rows.setdefault(piece.table, []).extend((torch.unique(ids[start:end]) + piece.row_start).tolist())
         return MarkedUpdate(stream, sequence, False, rows)
 
+    def starts(self, offsets: Tensor) -> list[int]:
+        """Where the ids of each piece begin, T+1, of offsets T·B+1."""
+        starts: list[int] = offsets[:: (offsets.numel() - 1) // len(self.spec.pieces)].tolist()
+        return starts
+
+    @property
+    def saving(self) -> bool:
+        """Whether a save is under way; an adopter that finds it so does not know what that one had copied."""
+        return bool(self._counts[_SAVING])
+
+    @saving.setter
+    def saving(self, under_way: bool) -> None:
+        self._counts[_SAVING] = under_way
+
+    def forget(self) -> None:
+        """The rows were set back: what was tracked of them, and the mark of an update, no longer count."""
+        self._mark[_ACTIVE] = 0
+        self.saving = False
+        self.tracking.reset()
+
     def count_lookup(self) -> None:
         """Count one lookup request."""
         self._counts[_LOOKUPS] += 1
@@ -166,6 +195,8 @@ class ShardMemory:
             "pushes": int(self._counts[_PUSHES]),
             "samples": int(self._counts[_SAMPLES]),
             "lookups": int(self._counts[_LOOKUPS]),
+            "accesses": int(self._counts[_ACCESSES]),
+            "pending_accesses": self.tracking.pending_accesses,
         }
 
     @property
@@ -175,6 +206,20 @@ class ShardMemory:
             "rows_bytes": self.weights.nbytes,
             "optimizer_bytes": 0 if self.momentum is None else self.momentum.nbytes,
         }
+
+    def _piece_rows(self) -> tuple[PieceRows, ...]:
+        found, weight, state = [], 0, 0
+        for piece in self.spec.pieces:
+            own = self.weights[weight : weight + piece.numel].view(piece.rows, piece.dim)
+            weight += piece.numel
+            states = {}
+            for name, shape in state_shapes(self.spec.optimizer, piece).items():
+                assert self.momentum is not None
+                numel = piece.numel if len(shape) == 2 else piece.rows
+                states[name] = self.momentum[state : state + numel].view(shape)
+                state += numel
+            found.append(PieceRows(piece, own, states))
+        return tuple(found)
 
 
 def region_name(address: Address) -> str:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from checkpoint.manifest import Encoding
+from checkpoint.restore import RestoreReport
+from checkpoint.ticket import SaveTicket
 from services.allocator import keep_freed_memory
 from services.identity import Address, StaleGenerationError
 from services.memory.descriptors import raise_descriptor_limit
@@ -15,6 +19,8 @@ from services.memory.region import Region
 from services.shard.core import ShardCore
 from services.shard.doorbell_server import DoorbellServer
 from services.shard.memory import MarkedUpdate, ShardSpec
+from services.shard.restoring import RestoreOrder
+from services.shard.saver import ShardSaved, ShardSaver
 from services.transport.messages import (
     WIRE,
     Array,
@@ -43,14 +49,65 @@ class ShardServer:
         torch.set_num_threads(1)  # two have cost 50× in fbgemm's backward (DESIGN trap 3)
         self._address, self._keeper = address, keeper
         self._core: ShardCore | None = None
+        self._saver: ShardSaver | None = None
         self._trainers: dict[int, int] = {}
         self._slots: dict[tuple[int, int, int], list[SlabSlot]] = {}
         self._turn = threading.Lock()
         self._doorbell: DoorbellServer | None = None
 
-    def load(self, spec: ShardSpec) -> None:
-        """Create and initialize the rows."""
-        self._serve(ShardCore.create(self._keeper, self._address, spec))
+    def load(self, spec: ShardSpec, order: RestoreOrder | None = None) -> RestoreReport | None:
+        """Create the rows: their first values, or those of saves."""
+        if order is None:
+            self._serve(ShardCore.create(self._keeper, self._address, spec))
+            return None
+        core, report = ShardCore.restored(self._keeper, self._address, spec, order)
+        self._serve(core)
+        return report
+
+    def restore(self, address: Address, spec: ShardSpec, order: RestoreOrder) -> RestoreReport | None:
+        """Become ``address``, whose former generation's rows are gone, with the rows of saves."""
+        core, report = ShardCore.restored(self._keeper, address, spec, order)
+        self._address = address
+        self._serve(core)
+        return report
+
+    def roll_back(self, order: RestoreOrder, trainers: Mapping[int, int]) -> RestoreReport | None:
+        """Set the rows back to everybody's common save.
+
+        ``trainers``: the youngest generation of each trainer by then; what older ones still send is refused.
+        """
+        with self._turn:
+            core = self._running
+            for trainer_id, generation in trainers.items():
+                self._admit(trainer_id, generation)
+            if self._saver is not None:
+                self._saver.abort()
+            self._core = None  # what fails in the middle serves nothing
+            report = core.roll_back(order)
+            self._core = core
+        return report
+
+    def begin_save(self, ticket: SaveTicket, encoding: Encoding, patience_s: float) -> None:
+        """Begin this shard's part of a save; for a consistent one this is its cut."""
+        with self._turn:
+            core, saver = self._running, self._saving
+            saver.begin(ticket, encoding, patience_s)
+            core.before_update = saver.before_update if saver.consistent else None
+
+    def finish_save(self, timeout_s: float) -> ShardSaved:
+        """Copy it between requests, and wait until it is durable."""
+        try:
+            return self._saving.finish(timeout_s)
+        finally:
+            with self._turn:
+                if self._core is not None and not self._saving.consistent:
+                    self._core.before_update = None
+
+    def abort_save(self) -> None:
+        """Give up the save under way, if any."""
+        with self._turn:
+            if self._saver is not None:
+                self._saver.abort()
 
     def adopt(self, address: Address) -> MarkedUpdate | None:
         """Become ``address`` and take over the memory of its dead former generation.
@@ -139,8 +196,15 @@ class ShardServer:
     def _serve(self, core: ShardCore) -> None:
         with self._turn:
             self._core = core
+            self._saver = ShardSaver(core.memory, self._address.index, self._turn)
         if self._doorbell is None:
             self._doorbell = DoorbellServer(self._keeper, self._address, self.step)
+
+    @property
+    def _saving(self) -> ShardSaver:
+        if self._saver is None:
+            raise RuntimeError(f"{self._address} has no rows yet: there is nothing to save")
+        return self._saver
 
     @property
     def _running(self) -> ShardCore:

@@ -9,6 +9,7 @@ import ray
 
 from services.identity import Address
 from services.lease import Lease
+from services.memory.holdings import hand_over
 from services.memory.process import identify
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class SyncServer:
     def __init__(self, address: Address, keeper: str, coordinator: Any, heartbeat_s: float, lease_s: float) -> None:
         from services.sync_server.server import CenterServer
 
+        self._keeper = keeper
         self._server = CenterServer(keeper)
         self._stopped = threading.Event()
         if coordinator is not None:
@@ -47,6 +49,18 @@ class SyncServer:
     def center(self) -> Array:
         """The centre, P float32."""
         return self._server.center()
+
+    def hold_center(self) -> None:
+        """Keep the centre as it is now, for a consistent save."""
+        self._server.hold_center()
+
+    def held_center(self) -> Array:
+        """What ``hold_center`` kept, P float32."""
+        return self._server.held_center()
+
+    def hand_over(self) -> int:
+        """Give the node's new keeper the memory this process maps; returns how many regions."""
+        return hand_over(self._keeper)
 
     @ray.method(concurrency_group="watch")
     def watch(self) -> None:

@@ -19,6 +19,7 @@ class CenterServer:
         self._keeper = keeper
         self._center = torch.zeros(0)
         self._alpha = 0.0
+        self._held: torch.Tensor | None = None
         self._trainers: dict[int, int] = {}
         self._slabs: dict[int, torch.Tensor] = {}
 
@@ -48,6 +49,17 @@ class CenterServer:
     def center(self) -> Array:
         """The centre, P float32."""
         return to_array(self._center)
+
+    def hold_center(self) -> None:
+        """Keep the centre as it is now, for a consistent save."""
+        self._held = self._center.clone()
+
+    def held_center(self) -> Array:
+        """What ``hold_center`` kept, P float32; given out once."""
+        if self._held is None:
+            raise RuntimeError("the sync server holds no centre: it restarted since the cut of the save")
+        held, self._held = self._held, None
+        return to_array(held)
 
     def _check(self, trainer: Address) -> None:
         current = self._trainers.get(trainer.index, 0)

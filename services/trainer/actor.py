@@ -9,10 +9,14 @@ import ray
 
 from services.identity import Address
 from services.lease import Lease
+from services.memory.holdings import hand_over
 from services.memory.process import identify
 
 if TYPE_CHECKING:
+    from checkpoint.manifest import FileEntry
+    from checkpoint.ticket import SaveTicket
     from services.trainer.core import TrainerCore
+    from services.trainer.dense_start import SavedAt
     from services.trainer.spec import TrainerSpec
     from services.transport.messages import Array
     from trainer.data.dataset import Dataset
@@ -22,7 +26,7 @@ _KEPT_BYTES = 512 << 20
 """Freed memory a trainer keeps for its next steps; activations of B=8192 are some 100 MiB a thread."""
 
 
-@ray.remote(max_restarts=0, concurrency_groups={"watch": 1, "control": 2})
+@ray.remote(max_restarts=0, concurrency_groups={"watch": 1, "control": 2, "save": 1})
 class Trainer:
     """One dense replica and its threads. ``run`` blocks for the whole of the training."""
 
@@ -37,19 +41,26 @@ class Trainer:
         self._address, self._keeper, self._coordinator = Address(*address), keeper, coordinator
         self._core: TrainerCore | None = None
         self._stopped = threading.Event()
-        Lease(self._address, coordinator, heartbeat_s, lease_s, self._stats)
+        self._lease = Lease(self._address, coordinator, heartbeat_s, lease_s, self._stats)
 
-    def setup(self, spec: TrainerSpec, dataset: Dataset, encoders: FeatureEncoders) -> tuple[tuple[int, int], bool]:
-        """Build replica, lines to the shards, readers; returns this process's identity and whether it adopted."""
+    def setup(self, spec: TrainerSpec, dataset: Dataset, encoders: FeatureEncoders) -> tuple[tuple[int, int], str]:
+        """Build replica, lines and readers; returns this process's identity and where the replica is from."""
         from services.trainer.core import TrainerCore
 
         self._core = TrainerCore(self._address, self._keeper, self._coordinator, spec, dataset, encoders)
-        return identify(), self._core.adopted
+        return identify(), self._core.dense_from
 
-    def dense_weights(self) -> Array:
-        """A copy of the flat dense parameters, P float32."""
+    @ray.method(concurrency_group="save")
+    def center_weights(self, save: SavedAt | None) -> Array:
+        """The dense parameters P float32 that a sync server starts with."""
         assert self._core is not None
-        return self._core.dense_weights()
+        return self._core.center_weights(save)
+
+    @ray.method(concurrency_group="save")
+    def save_center(self, ticket: SaveTicket) -> FileEntry:
+        """Write the sync server's copy into a save."""
+        assert self._core is not None
+        return self._core.save_center(ticket)
 
     def run(self) -> dict[str, Any]:
         """Train until there is no more work; returns the last counters."""
@@ -62,6 +73,44 @@ class Trainer:
         """Leave the training loop at the next step."""
         if self._core is not None:
             self._core.stop()
+
+    @ray.method(concurrency_group="control")
+    def end_run(self) -> None:
+        """As ``stop``, and wait until every thread has left."""
+        if self._core is not None:
+            self._core.end()
+
+    def become(self, address: Address) -> None:
+        """Be the next incarnation in the same process, once ``run`` has ended: ``setup`` follows."""
+        self._core, self._address = None, Address(*address)
+        self._lease.become(self._address)
+
+    @ray.method(concurrency_group="control")
+    def pause(self, hold_s: float, timeout_s: float) -> bool:
+        """Stop at a batch edge for a consistent save; see ``TrainerCore.pause``."""
+        return self._core is not None and self._core.pause(hold_s, timeout_s)
+
+    @ray.method(concurrency_group="control")
+    def resume(self) -> bool:
+        """Go on after a pause; False when that was not held."""
+        return self._core is not None and self._core.resume()
+
+    @ray.method(concurrency_group="save")
+    def save_dense(self, ticket: SaveTicket) -> FileEntry:
+        """Write the dense state into a save."""
+        assert self._core is not None
+        return self._core.save_dense(ticket)
+
+    @ray.method(concurrency_group="save")
+    def dense_state(self) -> tuple[Array, Array]:
+        """Copies of the flat dense parameters and their optimizer's state, for a new peer."""
+        assert self._core is not None
+        return self._core.dense_state()
+
+    @ray.method(concurrency_group="control")
+    def hand_over(self) -> int:
+        """Give the node's new keeper the memory this process maps; returns how many regions."""
+        return hand_over(self._keeper)
 
     @ray.method(concurrency_group="watch")
     def watch(self) -> None:
@@ -82,5 +131,4 @@ class Trainer:
             "steps": sum(worker.steps for worker in core.workers),
             "syncs": sync.syncs if sync else 0,
             "sync_stall_s": sync.stall_s if sync else 0.0,
-            "adopted": core.adopted,
         }

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from typing import Any
 
+import ray
 from torch import Tensor, nn
 
+from checkpoint.manifest import FileEntry
+from checkpoint.read_state import read_state
+from checkpoint.state_file import write_state
+from checkpoint.ticket import SaveTicket
 from services.identity import Address
-from services.memory.descriptors import KeeperError
-from services.memory.header import HeaderError
-from services.trainer.dense_memory import DenseMemory
+from services.trainer.dense_start import CENTER_STATE, INITIAL, SavedAt, dense_state_name, start_dense
 from services.trainer.foreground_easgd import ForegroundEasgd
 from services.trainer.leases import CoordinatorLeases
 from services.trainer.locate import ShardLocator
@@ -25,12 +29,16 @@ from trainer.data.dataset import Dataset
 from trainer.data.encoder import FeatureEncoders
 from trainer.data.reader import BatchReader
 from trainer.dense_optimizer import DenseOptimizer
+from trainer.dense_state import dense_tensors, load_weights, snapshot, weight_tensors
 from trainer.dense_step import DenseReplica
 from trainer.dlrm import build_dense
 from trainer.flat_parameters import FlatLayout
 from trainer.hogwild import HogwildWorker
 from trainer.ledger import Ledger
+from trainer.pause import PauseGate
 from trainer.tables import mean_pooled, pooled_shape, table_dims
+
+_FIND_S = 5.0
 
 
 class TrainerCore:
@@ -47,19 +55,30 @@ class TrainerCore:
     ) -> None:
         self._address, self._spec, self._coordinator = address, spec, coordinator
         self._stop = threading.Event()
+        self._gate = PauseGate(spec.config.train.hogwild_threads)
+        self._snapshot: tuple[Tensor, Tensor] | None = None
+        self._threads: list[threading.Thread] = []
         self._failure: BaseException | None = None
         config = spec.config
         self._dims = table_dims(config.model, config.embedding, spec.tables)
         self.ledger = Ledger()
-        self.adopted = False
+        self.dense_from = INITIAL
         self._replica = self._dense_replica(keeper)
         self._sync = (
             None
             if spec.sync_server is None
-            else ForegroundEasgd(address, spec.sync_server, spec.sync_keeper, self._replica.weights, config.sync.gap)
+            else ForegroundEasgd(
+                address,
+                spec.sync_server,
+                spec.sync_keeper,
+                self._replica.weights,
+                config.sync.gap,
+                self._find_sync_server,
+            )
         )
-        if self._sync is not None and address.generation > 1 and not self.adopted:
+        if self._sync is not None and self.dense_from == INITIAL and spec.trained_samples:
             self._replica.weights.copy_(self._sync.center())
+            self.dense_from = "the centre"
         self._rates = ProgressRates(
             config.dense, config.embedding, spec.total_samples, config.cluster.trainers, spec.trained_samples
         )
@@ -81,7 +100,7 @@ class TrainerCore:
 
     def run(self) -> None:
         """Train until the coordinator has no more work; raises the first failure of any thread."""
-        threads = [
+        threads = self._threads = [
             threading.Thread(target=self._guard, args=(worker,), name=f"hogwild-{index}", daemon=True)
             for index, worker in enumerate(self.workers)
         ]
@@ -100,9 +119,73 @@ class TrainerCore:
         self._stop.set()
         self._reader.close()
 
-    def dense_weights(self) -> Array:
-        """A copy of the flat dense parameters, P float32."""
-        return to_array(self._replica.weights.clone())
+    def end(self) -> None:
+        """As ``stop``, and wait until every thread has left; what they did not report is dropped."""
+        self._gate.open()
+        self.stop()
+        for thread in self._threads:
+            thread.join()
+        self._reporter.abandon()
+
+    def pause(self, hold_s: float, timeout_s: float) -> bool:
+        """Stop every thread at a batch edge, with everything it did applied and reported, and copy the dense state.
+
+        False, and the threads go on, when that does not succeed within ``timeout_s``; after ``hold_s`` they do so by
+        themselves.
+        """
+        deadline = time.monotonic() + timeout_s
+        if not self._gate.close(hold_s, timeout_s):
+            return False
+        if not self._reporter.flush(max(0.0, deadline - time.monotonic())):
+            self._gate.open()
+            return False
+        self._snapshot = snapshot(self._replica.weights, self._replica.state)
+        return True
+
+    def resume(self) -> bool:
+        """Let the threads go on; False when they already did."""
+        return self._gate.open()
+
+    def save_dense(self, ticket: SaveTicket) -> FileEntry:
+        """Write the dense state of the last pause for a consistent save, as it is now for others.
+
+        Raises:
+            StorageError: it could not be written.
+        """
+        replica, taken = self._replica, self._snapshot
+        if taken is None or not ticket.consistent:
+            taken = snapshot(replica.weights, replica.state)
+        self._snapshot = None
+        tensors = dense_tensors(replica.layout, replica.optimizer, *taken)
+        return write_state(ticket, dense_state_name(self._address.index), tensors)
+
+    def save_center(self, ticket: SaveTicket) -> FileEntry:
+        """Write the sync server's copy, held since the cut of a consistent save.
+
+        Raises:
+            StorageError: it could not be written.
+        """
+        assert self._sync is not None
+        tensors = weight_tensors(self._replica.layout, self._sync.center(held=ticket.consistent))
+        return write_state(ticket, CENTER_STATE, tensors)
+
+    def center_weights(self, save: SavedAt | None) -> Array:
+        """The flat dense parameters P a sync server starts with: the centre of ``save``, else this replica.
+
+        Raises:
+            CheckpointError: the save cannot be read.
+        """
+        weights = self._replica.weights.clone()
+        if save is not None:
+            catalog, manifest = save.open()
+            if any(file.state == CENTER_STATE for file in manifest.files):
+                load_weights(self._replica.layout, read_state(catalog, manifest, CENTER_STATE), weights)
+        return to_array(weights)
+
+    def dense_state(self) -> tuple[Array, Array]:
+        """Copies of the flat dense parameters and their optimizer's state, for a new peer."""
+        weights, state = snapshot(self._replica.weights, self._replica.state)
+        return to_array(weights), to_array(state)
 
     @property
     def synchronizer(self) -> ForegroundEasgd | None:
@@ -132,17 +215,7 @@ class TrainerCore:
         )
         module: nn.Module = build()
         layout, optimizer = FlatLayout.of(module), DenseOptimizer(config.dense)
-        memory = None
-        if self._address.generation > 1:
-            try:
-                memory = DenseMemory.adopt(keeper, self._address, layout)
-                self.adopted = True
-            except KeeperError:
-                memory = None  # died on another node, or before it had memory: starts from the centre
-            except HeaderError:  # died before its memory was complete
-                DenseMemory.discard(keeper, self._address)
-        if memory is None:
-            memory = DenseMemory.create(keeper, self._address, module, layout, optimizer)
+        memory, self.dense_from = start_dense(keeper, self._address, spec.dense_start, module, layout, optimizer)
         return DenseReplica(layout, memory.weights, memory.state, optimizer, build)
 
     def _worker(self, thread: int, router: Router) -> HogwildWorker:
@@ -172,10 +245,17 @@ class TrainerCore:
             self._leases.first_pass,
             self._stop.is_set,
             self._leases.idle_s,
+            self._gate,
             lookahead=config.train.lookahead,
             pooled_shape=pooled_shape(config.train.batch_size, list(self._dims.values())),
             pooled_dtype=POOLED_TYPE[config.cluster.wire],
         )
+
+    def _find_sync_server(self) -> Any | None:
+        try:
+            return ray.get(self._coordinator.sync_server.remote(self._address), timeout=_FIND_S)
+        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):  # the lease decides about that
+            return None
 
     def _eval_weights(self) -> Tensor:
         """The weights to evaluate: the centre where replicas are synchronized, fetched once per round."""

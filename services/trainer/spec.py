@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from checkpoint.piece import Piece
 from services.config import RunConfig
+from services.trainer.dense_start import DenseStart
 from services.transport.shard_client import ShardTarget
 
 
@@ -16,7 +17,8 @@ class TrainerSpec:
 
     ``targets[i]`` and ``pieces[i]`` describe shard i. ``sync_server`` is ``None`` when replicas are not synchronized;
     ``sync_keeper`` names the keeper when the server shares this trainer's node. ``trained_samples`` of the run's
-    ``total_samples`` were committed before this trainer came.
+    ``total_samples`` were committed before this trainer came;
+    ``dense_start``: what its replica may start from.
     """
 
     config: RunConfig
@@ -29,3 +31,4 @@ class TrainerSpec:
     trained_samples: int
     sync_server: Any | None
     sync_keeper: str | None
+    dense_start: DenseStart = field(default_factory=DenseStart)

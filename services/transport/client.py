@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,7 @@ class LookupTicket:
     requests: list[Any]
     sent: list[_Sent] = field(default_factory=list)
     pushed: LookupTicket | None = None
+    answers: list[Any] | None = None
 
 
 class ShardedEmbeddingClient:
@@ -112,10 +113,7 @@ class ShardedEmbeddingClient:
 
     def pooled(self, ticket: LookupTicket, out: Tensor) -> None:
         """Wait for all shards, then assemble their pooled rows into ``out``, B×F×D or B×ΣD."""
-        results = self._wait(ticket.sent)
-        if ticket.pushed is not None:
-            self._acknowledge(ticket.pushed)
-            ticket.pushed = None
+        results = self._answers(ticket)
         for shard_id, line, request, result in zip(self._shards, self._lines, ticket.requests, results, strict=True):
             self._router.gather(shard_id, line.pooled(request, result), out)
         if self._mean is not None and (scale := self._mean.scale(ticket.batch)) is not None:
@@ -144,9 +142,7 @@ class ShardedEmbeddingClient:
     def discard(self, ticket: LookupTicket) -> None:
         """Give the requests back without a push of their own; one that travelled with the lookup is waited for."""
         if ticket.pushed is not None:
-            self._wait(ticket.sent)
-            self._acknowledge(ticket.pushed)
-            ticket.pushed = None
+            self._answers(ticket)
         for line, request in zip(self._lines, ticket.requests, strict=True):
             line.release(request)
 
@@ -155,6 +151,13 @@ class ShardedEmbeddingClient:
         while self._unacknowledged:
             self._wait(self._unacknowledged[0].sent)
             self._acknowledge(self._unacknowledged.popleft())
+
+    def settle(self, tickets: Iterable[LookupTicket]) -> None:
+        """Wait for every push sent so far; the lookups that travel with them are answered too."""
+        self.flush()
+        for ticket in tickets:
+            if ticket.pushed is not None:
+                self._answers(ticket)
 
     def take_acknowledged(self) -> list[Batch]:
         """Batches acknowledged since the last call."""
@@ -190,6 +193,15 @@ class ShardedEmbeddingClient:
         sent.call = self._lines[index].send(sent.push, sent.sequence, sent.learning_rate, sent.lookup)
         self._unanswered[index].append(sent)
         return sent
+
+    def _answers(self, ticket: LookupTicket) -> list[Any]:
+        """What the shards answered to a lookup; the push that travelled with it is acknowledged by that."""
+        if ticket.answers is None:
+            ticket.answers = self._wait(ticket.sent)
+        if ticket.pushed is not None:
+            self._acknowledge(ticket.pushed)
+            ticket.pushed = None
+        return ticket.answers
 
     def _wait(self, sent: list[_Sent]) -> list[Any]:
         return [self._answer(index, own) for index, own in enumerate(sent)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -94,6 +95,15 @@ def to_tensor(array: Array) -> Tensor:
     """Inverse of ``to_array``."""
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if tensor.dtype == torch.int16 else tensor
+
+
+def mean_array(arrays: Sequence[Array]) -> Array:
+    """Mean of float32 arrays of one shape."""
+    total = arrays[0].astype("float64")
+    for array in arrays[1:]:
+        total += array
+    mean: Array = (total / len(arrays)).astype("float32")
+    return mean
 
 
 def _spend_read_only_warning() -> None:

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from checkpoint.budget import Recovery, RecoveryMode
 from checkpoint.policy import FailureEvent, FailureHistory, RecoveryPolicy
 
 
@@ -29,19 +30,30 @@ def test_a_shard_is_adopted_as_long_as_its_memory_is_held() -> None:
     assert decision.action == "adopt"
     assert decision.reason.startswith("shard 3 (generation 2): its process died after 1234 samples; its rows are still")
     assert RecoveryPolicy().decide(held, FailureHistory(10, 10)).action == "fail"
+
+
+@pytest.mark.parametrize(("mode", "action"), [("partial", "restore"), ("full", "roll_back")])
+def test_the_budget_says_how_rows_that_are_gone_come_back(mode: RecoveryMode, action: str) -> None:
+    gone = dataclasses.replace(event("shard"), rows=Recovery(mode, "costs PLS 0.01"))
+    decision = RecoveryPolicy().decide(gone, FailureHistory(0, 10))
+    assert decision.action == action and decision.reason.endswith("its rows are gone: costs PLS 0.01")
+    assert RecoveryPolicy().decide(dataclasses.replace(gone, memory_held=True), FailureHistory(0, 10)).action == "adopt"
+
+
+def test_without_saves_rows_that_are_gone_end_the_run() -> None:
     gone = RecoveryPolicy().decide(event("shard"), FailureHistory(0, 10))
-    assert gone.action == "fail" and gone.reason.endswith("its rows are gone with it")
+    assert gone.action == "fail" and gone.reason.endswith("gone with it, and checkpoint.enabled is false")
 
 
 def test_a_spare_that_dies_is_no_failure() -> None:
     assert RecoveryPolicy().decide(event("spare"), FailureHistory(10, 10)).action == "ignore"
 
 
-@pytest.mark.parametrize("role", ["keeper", "sync_server"])
-def test_what_holds_something_that_exists_once_ends_the_run(role: str) -> None:
+@pytest.mark.parametrize(("role", "action"), [("keeper", "renew"), ("sync_server", "restart")])
+def test_what_can_be_made_again_from_those_who_live_is(role: str, action: str) -> None:
     decision = RecoveryPolicy().decide(event(role), FailureHistory(0, 10))
-    assert decision.action == "fail"
-    assert decision.reason == f"{role} 3 (generation 2): its process died after 1234 samples"
+    assert decision.action == action
+    assert decision.reason.startswith(f"{role} 3 (generation 2): its process died after 1234 samples")
 
 
 def test_a_decision_depends_on_its_arguments_alone() -> None:

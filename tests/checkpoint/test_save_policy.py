@@ -63,7 +63,7 @@ def test_one_loss_alone_never_spends_more_than_the_budget() -> None:
     plan = policy().plan(Situation(CHEAP, 1000 * HOUR, loss_shares([0.75, 0.25]), run_s=10 * HOUR))
     assert plan.partial is not None
     assert plan.partial.bounded_by == "the worst single loss"
-    assert plan.interval_s * 0.75 / (10 * HOUR) == pytest.approx(0.1)
+    assert plan.partial.interval_s * 0.75 / (10 * HOUR) == pytest.approx(0.1)
 
 
 def test_a_given_interval_replaces_the_computed_one_but_not_the_budget() -> None:

@@ -23,6 +23,7 @@ from trainer.dlrm import build_dense
 from trainer.flat_parameters import FlatLayout
 from trainer.hogwild import HogwildWorker
 from trainer.ledger import Ledger
+from trainer.pause import PauseGate
 from trainer.tables import mean_pooled, pooled_shape
 
 Placement = tuple[tuple[Piece, ...], ...]
@@ -126,6 +127,7 @@ class TrainingRun:
             lambda batch: True,
             lambda: False,
             lambda: 0.0,
+            PauseGate(1),
             lookahead=0,
             pooled_shape=shape,
             pooled_dtype=dtype,

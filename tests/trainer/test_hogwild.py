@@ -27,6 +27,7 @@ from trainer.dense_step import DenseReplica
 from trainer.dlrm import build_dense
 from trainer.hogwild import HogwildWorker
 from trainer.ledger import Commit, Ledger
+from trainer.pause import PauseGate
 
 DENSE_RATE, EMBEDDING_RATE = 0.05, 0.1
 
@@ -52,6 +53,7 @@ def worker(
         lambda batch: True,
         stop,
         lambda: 0.0,
+        PauseGate(1),
         lookahead=lookahead,
         pooled_shape=(8, FEATURES, DIM),
         pooled_dtype=torch.float32,

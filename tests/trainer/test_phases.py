@@ -13,6 +13,7 @@ from tests.trainer.hogwild_parts import DIM, FEATURES, Client, Source, Tables, T
 from trainer.data.batch import Batch
 from trainer.hogwild import HogwildWorker
 from trainer.ledger import Ledger
+from trainer.pause import PauseGate
 
 PAUSE_S = 0.004
 STEPS = 25
@@ -52,6 +53,7 @@ def test_phases_sum_to_the_time_of_the_thread(lookahead: int, evaluations: int) 
         lambda batch: True,
         lambda: False,
         lambda: 0.0,
+        PauseGate(1),
         lookahead=lookahead,
         pooled_shape=(8, FEATURES, DIM),
         pooled_dtype=torch.float32,

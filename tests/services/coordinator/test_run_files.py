@@ -22,7 +22,8 @@ def config(**changes: object) -> RunConfig:
 
 
 def directory_of(chosen: RunConfig) -> Path:
-    with run_directory(chosen) as directory:
+    with run_directory(chosen) as (directory, going_on):
+        assert not going_on
         return directory
 
 
@@ -45,14 +46,14 @@ def test_a_former_run_of_the_same_name_moves_aside(tmp_path: Path) -> None:
 
 def test_two_commands_cannot_run_the_same_name(tmp_path: Path) -> None:
     chosen = config(name="r", storage_path=str(tmp_path))
-    with run_directory(chosen) as first:
+    with run_directory(chosen) as (first, _):
         (first / "events.jsonl").touch()
         with pytest.raises(RunInUseError, match=f"run 'r' is going on .*process {os.getpid()}"), run_directory(chosen):
             pass
         assert (first / "events.jsonl").exists(), "the running one keeps its directory"
         with run_directory(config(name="other", storage_path=str(tmp_path))):
             pass
-    with run_directory(chosen) as again:
+    with run_directory(chosen) as (again, _):
         assert not any(again.iterdir())
 
 

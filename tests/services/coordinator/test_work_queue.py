@@ -202,3 +202,57 @@ def test_a_lease_of_somebody_else_or_of_the_dead_is_refused() -> None:
         queue.commit(0, whole(lease))
     queue.commit(2, whole(take(queue, 2)))
     assert queue.done and queue.counts.trained == 10
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    eval_sizes=st.lists(st.integers(1, 5), max_size=3),
+    epochs=st.integers(1, 3),
+    every=st.none() | st.integers(1, 20),
+    seed=st.integers(0, 2**32),
+)
+def test_a_position_carries_over_what_is_committed_and_nothing_else(
+    sizes: list[int], eval_sizes: list[int], epochs: int, every: int | None, seed: int
+) -> None:
+    """A run that is killed and resumed from its last position, many times, trains every row of every epoch once."""
+    rng = random.Random(seed)
+    train, evaluation = splits(sizes), splits(eval_sizes, "eval.tsv")
+
+    def fresh() -> WorkQueue:
+        return WorkQueue(train, evaluation, epochs, every)
+
+    queue, saved, resumes, steps = fresh(), fresh().position(), 0, 0
+    done: Counter[tuple[int, int]] = Counter()
+    done_when_saved = done.copy()
+    held: list[tuple[Lease, int, int]] = []
+    while not queue.done:
+        steps += 1
+        assert steps < 20_000
+        choice = rng.random()
+        if choice < 0.1:
+            saved, done_when_saved = queue.position(), done.copy()
+            assert type(saved).model_validate_json(saved.model_dump_json()) == saved
+        elif choice < 0.15 and resumes < 8:
+            queue, held, done, resumes = fresh(), [], done_when_saved.copy(), resumes + 1
+            queue.go_to(saved)
+            assert queue.counts.trained == done.total()
+        elif choice < 0.2 and held:
+            queue.requeue(0)
+            held = []
+        elif choice < 0.5 and isinstance(lease := queue.lease(0), Lease):
+            held += [(lease, start, end) for start, end in lease.ranges]
+        elif held:
+            lease, start, end = held.pop(rng.randrange(len(held)))
+            middle = rng.randint(start + 1, end)
+            queue.commit(0, [Commit(lease.lease_id, start, middle, middle - start, False)])
+            if lease.purpose == "train":
+                done.update((lease.epoch, row) for row in range(start, middle))
+            if middle < end:
+                held.append((lease, middle, end))
+    assert done == Counter((epoch, row) for epoch in range(1, epochs + 1) for row in range(sum(sizes)))
+
+
+def test_a_position_of_other_splits_is_refused() -> None:
+    with pytest.raises(AccountingError, match="other splits"):
+        WorkQueue(splits([5]), [], 1, None).go_to(WorkQueue(splits([6]), [], 1, None).position())

@@ -78,7 +78,7 @@ def test_the_next_generation_adopts_the_memory_of_a_killed_shard(service: ShardS
     before = set(os.listdir("/dev/shm"))
     ray.get(service.keeper.release.remote(""))
     shard, successor = service.start(_FIRST), service.start(_SECOND)
-    process = ray.get(shard.load.remote(shard_spec(optimizer)))
+    process, _ = ray.get(shard.load.remote(shard_spec(optimizer)))
     initial = torch.from_numpy(ray.get(shard.read_rows.remote())["weights"])
     watch = shard.watch.remote()
     calls = [shard.step_objects.remote(_sender(1), _push(number), None) for number in range(1, 1001)]
@@ -93,7 +93,7 @@ def test_the_next_generation_adopts_the_memory_of_a_killed_shard(service: ShardS
             ray.get(call)
             acknowledged += 1
 
-    new_process, marked = ray.get(successor.adopt.remote(_SECOND))
+    new_process, marked, _ = ray.get(successor.adopt.remote(_SECOND))
     assert new_process[0] != process[0]
     applied = _check(optimizer, initial, successor, marked)
     assert 21 <= acknowledged <= applied
@@ -138,13 +138,13 @@ def test_the_keeper_kills_a_stopped_shard_before_its_memory_is_adopted(service: 
 
     ray.get(service.keeper.release.remote(""))
     shard, successor = service.start(_FIRST), service.start(_SECOND)
-    process = ray.get(shard.load.remote(shard_spec("exact_adagrad")))
+    process, _ = ray.get(shard.load.remote(shard_spec("exact_adagrad")))
     ray.get(shard.step_objects.remote(_sender(1), _push(1), None))
     rows = ray.get(shard.read_rows.remote())
     os.kill(process[0], signal.SIGSTOP)
     assert ray.get(service.keeper.kill.remote(process))
     assert not is_alive(ProcessIdentity(*process))
-    _, marked = ray.get(successor.adopt.remote(_SECOND))
+    _, marked, _ = ray.get(successor.adopt.remote(_SECOND))
     assert marked is None
     found = ray.get(successor.read_rows.remote())
     assert {name: array.tobytes() for name, array in found.items()} == {

@@ -98,7 +98,10 @@ def test_a_push_is_applied_exactly_once(keeper: str) -> None:
         assert not core.push(0, number, *random_push(number), RATE)
     assert _same(core.memory, before)
     assert core.memory.last_applied(0) == 3
-    assert core.memory.counts == {"pushes": 3, "samples": 48, "lookups": 0}
+    accesses = sum(random_push(number)[1].numel() for number in (1, 2, 3))
+    assert core.memory.counts == {
+        "pushes": 3, "samples": 48, "lookups": 0, "accesses": accesses, "pending_accesses": accesses
+    }  # fmt: skip
 
 
 def test_streams_number_their_pushes_independently(keeper: str) -> None:

@@ -15,6 +15,7 @@ from services.memory.store import MemoryStore
 from services.placement.memory import EmbeddingOptimizer, WeightsPrecision, cost_of
 from services.shard.core import ShardCore
 from services.shard.memory import ShardSpec
+from services.shard.tracking import TrackingSpec
 
 _ROWS = {"site": 60_000, "user": 40_000}
 _BATCH = 1000
@@ -56,6 +57,7 @@ def test_the_estimate_is_within_a_tenth_of_what_is_held(
         seed=0,
         streams=1024,
         weights_precision=precision,
+        tracking=TrackingSpec(tables=tuple(_ROWS)),
     )
     core = ShardCore.create(keeper, Address("shard", 0, 1), spec)
     for step in range(60):  # every row is trained

@@ -44,7 +44,9 @@ class SyncService:
         """What the next trainer has."""
         self._trainers += 1
         trainer = Address("trainer", self._trainers, 1)
-        return ForegroundEasgd(trainer, self.server, self.keeper_name if transport == "slab" else None, weights, gap)
+        return ForegroundEasgd(
+            trainer, self.server, self.keeper_name if transport == "slab" else None, weights, gap, lambda: None
+        )
 
 
 @pytest.fixture(scope="module")

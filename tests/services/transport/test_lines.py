@@ -313,7 +313,7 @@ def test_a_shard_that_dies_is_named_to_the_trainer(loaded: ShardService, transpo
     mortal = loaded.start(Address("shard", 7, 1))
     whole = {"site": 60}
     spec = shard_specs([(Piece("site", 0, 60, 0, 8),)], whole, _DIM, "exact_sgd")[0]
-    process = ray.get(mortal.load.remote(spec))
+    process, _ = ray.get(mortal.load.remote(spec))
     target = ShardTarget(Address("shard", 7, 1), mortal, loaded.keeper_name if transport == "slab" else None)
     client = ShardedEmbeddingClient(
         loaded.next_trainer(),

@@ -1,0 +1,180 @@
+"""What is done about a death: record it, decide, act. Called from the run's thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from checkpoint.policy import FailureEvent, FailureHistory, RecoveryPolicy
+from services.coordinator.books import Books, BooksState
+from services.coordinator.directory import Directory, Entry
+from services.coordinator.failure_line import failure_line
+from services.coordinator.launch import Launcher
+from services.coordinator.places import Places
+from services.coordinator.recovery import Recovery
+from services.coordinator.rollback import Rollback
+from services.coordinator.row_recovery import RowRecovery
+from services.coordinator.saver import Saver
+from services.coordinator.supervisor import Death
+from services.identity import Address
+from services.summary import Failure
+
+
+class RunFailedError(RuntimeError):
+    """The run cannot go on; the message goes into its summary."""
+
+
+@dataclass(slots=True)
+class _Replay:
+    """A rollback whose samples are being trained again."""
+
+    failure: int
+    until_samples: int
+    started_s: float
+
+
+class FailureHandler:
+    """Keeps the list of failures."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        launcher: Launcher,
+        recovery: Recovery,
+        places: Places,
+        saver: Saver | None,
+        rows: RowRecovery | None,
+        rollback: Rollback | None,
+        max_failures: int,
+        warm: bool,
+        total_samples: int,
+        books: Callable[[], Books | None],
+        new_books: Callable[[BooksState | None], None],
+        retire_books: Callable[[], None],
+        running: set[Address],
+        event: Callable[..., None],
+        say: Callable[[str], None],
+    ) -> None:
+        """``saver``, ``rows`` and ``rollback`` are ``None`` when nothing is saved. ``running``: kept up to date."""
+        self._directory, self._launcher, self._recovery, self._places = directory, launcher, recovery, places
+        self._saver, self._rows, self._rollback = saver, rows, rollback
+        self._max_failures, self._warm, self._total = max_failures, warm, total_samples
+        self._books, self._new_books, self._retire_books, self._running = books, new_books, retire_books, running
+        self._event, self._say = event, say
+        self._replays: list[_Replay] = []
+        self._replacements = 0
+        self.failures: list[Failure] = []
+        self.rolled_back_samples = 0
+
+    def handle(self, death: Death) -> None:
+        """One death.
+
+        Raises:
+            RunFailedError: the policy says that the run ends.
+        """
+        entry, address = death.entry, death.entry.address
+        if not self._directory.knows(address):  # what was done about another death replaced it already
+            return
+        confirmed = self._launcher.confirm_dead(entry)  # a hung process must not come back beside its successor
+        self._directory.remove(address)
+        self._running.discard(address)
+        books = self._books()
+        samples = books.counts.trained if books else 0
+        held = confirmed and self._warm and address.role == "shard" and self._launcher.holds(entry)
+        rows = None
+        if address.role == "shard" and self._saver is not None and not held:
+            planner = self._saver.planner
+            rows = planner.recovery(planner.loss([address.index], samples, {}), self._total)
+        event = FailureEvent(address.role, address.index, address.generation, death.cause, samples, held, rows)
+        decision = RecoveryPolicy().decide(event, FailureHistory(self._replacements, self._max_failures))
+        self._event("death", address=str(address), cause=death.cause, action=decision.action, detect_s=death.detect_s)
+        failure = Failure(
+            role=address.role, index=address.index, cause=death.cause, at_samples=samples, detect_s=death.detect_s
+        )
+        if decision.action == "fail":
+            self.failures.append(failure)
+            raise RunFailedError(decision.reason)
+        if decision.action == "ignore":
+            self._recovery.start_spare(address.index, self._places.for_spare(entry))
+            return
+        self._replacements += 1
+        self.failures.append(failure)
+        number = len(self.failures) - 1
+        if decision.action == "adopt":
+            adopted = self._recovery.adopt_shard(entry, failure)
+            self.failures[number] = adopted or self._without_memory(entry, failure, number)
+        elif decision.action in ("restore", "roll_back"):
+            self.failures[number] = self._restore(entry, failure, number, decision.action == "roll_back")
+        elif decision.action == "renew":
+            self.failures[number] = self._recovery.renew_keeper(entry, failure)
+        elif decision.action == "restart":
+            self.failures[number] = self._recovery.restart_sync_server(entry, failure)
+        else:
+            requeued = books.requeue(address.index) if books else 0
+            successor, self.failures[number] = self._recovery.replace_trainer(
+                entry, self._places.for_trainer(entry), failure, requeued
+            )
+            self._running.add(successor)
+
+    def poll(self) -> None:
+        """Note which rollbacks have been caught up with."""
+        books = self._books()
+        if books is None or not self._replays:
+            return
+        for replay in [one for one in self._replays if books.counts.trained >= one.until_samples]:
+            self._replays.remove(replay)
+            seconds = time.monotonic() - replay.started_s
+            self.failures[replay.failure] = self.failures[replay.failure].model_copy(update={"replay_s": seconds})
+            self._event("replayed", samples=replay.until_samples, seconds=seconds)
+
+    def _without_memory(self, entry: Entry, failure: Failure, number: int) -> Failure:
+        """Its memory was not whole: as if it were gone."""
+        if self._saver is None:
+            raise RunFailedError(
+                f"shard {entry.address.index}: its memory is not whole, and checkpoint.enabled is false"
+            )
+        planner = self._saver.planner
+        recovery = planner.recovery(planner.loss([entry.address.index], failure.at_samples, {}), self._total)
+        return self._restore(entry, failure, number, recovery.mode == "full")
+
+    def _restore(self, entry: Entry, failure: Failure, number: int, everybody: bool) -> Failure:
+        assert self._rows is not None and self._rollback is not None
+        node_id = self._places.for_shard(entry)
+        if not everybody:
+            return self._rows.restore_shard(entry, node_id, failure)
+        started = time.monotonic()
+        back = self._rollback.run(entry, node_id, self._retire_books)
+        assert self._saver is not None
+        self._saver.planner.row_losing_failures += 1
+        self._running.clear()
+        self._new_books(back.state.books if back.state else None)
+        self._running.update(self._rollback.start_trainers(back))
+        lost = max(0, failure.at_samples - back.samples)
+        self.rolled_back_samples += lost
+        self._replays.append(_Replay(number, failure.at_samples, time.monotonic()))
+        seconds = time.monotonic() - started
+        failure = failure.model_copy(
+            update={
+                "mode": "full",
+                "reschedule_s": max(0.0, seconds - back.load_s),
+                "load_s": back.load_s,
+                "pls": 0.0,
+                "samples_at_risk": lost,
+                **self._rows.budget(),
+            }
+        )
+        where = f"save {back.save_id}" if back.save_id else "the beginning: nothing was saved yet"
+        self._say(failure_line(failure, f"everybody is back at {where}, {back.samples:,} samples"))
+        self._event(
+            "rolled_back",
+            save_id=back.save_id,
+            timeline=back.timeline,
+            samples=back.samples,
+            lost_samples=lost,
+            seconds=seconds,
+            load_s=back.load_s,
+            skipped=list(back.skipped),
+        )
+        self._saver.replan()
+        return failure

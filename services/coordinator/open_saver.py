@@ -1,0 +1,54 @@
+"""Opens a run's saver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from checkpoint.chain import Choice
+from checkpoint.manifest import TableSpec
+from checkpoint.restore import choose_complete
+from checkpoint.store import CheckpointStore
+from services.config import RunConfig
+from services.coordinator.directory import Directory
+from services.coordinator.nodes import Assignment
+from services.coordinator.run_state import RunState
+from services.coordinator.save_planner import SavePlanner
+from services.coordinator.save_round import SaveRound
+from services.coordinator.saver import Saver
+from services.coordinator.setup import PlacedTables
+
+
+def newest_consistent(store: CheckpointStore) -> Choice:
+    """The save that a whole job goes on from.
+
+    Raises:
+        SaveNotFound: there is none that is complete and of one instant; says why each was passed over.
+    """
+    return choose_complete(store, exact=True)
+
+
+def open_saver(
+    config: RunConfig,
+    store: CheckpointStore,
+    timeline: int,
+    placed: PlacedTables,
+    assignment: Assignment,
+    directory: Directory,
+    state: Callable[[], RunState],
+    progress: Callable[[], tuple[float, int, int]],
+    training: Callable[[], bool],
+    event: Callable[..., None],
+    say: Callable[[str], None],
+    phase: Callable[[str], None] = lambda name: None,
+) -> Saver:
+    """Nothing is saved before it is started."""
+    embedding = config.embedding
+    tables = {
+        table: TableSpec(
+            rows=rows, dim=placed.dims[table], dtype=embedding.weights_precision, optimizer=embedding.optimizer
+        )
+        for table, rows in placed.rows.items()
+    }
+    planner = SavePlanner(config, placed.pieces, assignment.shards_per_node)
+    round_ = SaveRound(config.checkpoint, directory, store, tables, state, phase)
+    return Saver(config, store, timeline, planner, round_, progress, training, event, say)

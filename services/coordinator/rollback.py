@@ -1,0 +1,157 @@
+"""Full recovery: everybody goes back to one consistent save, in a new timeline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from checkpoint.errors import SaveNotFound
+from checkpoint.store import CheckpointStore
+from services.coordinator.directory import Directory, Entry
+from services.coordinator.launch import Launcher
+from services.coordinator.open_saver import newest_consistent
+from services.coordinator.row_recovery import RowRecovery
+from services.coordinator.run_state import RunState
+from services.coordinator.saver import Saver
+from services.coordinator.setup import RunSetup
+from services.coordinator.supervisor import Supervisor
+from services.identity import Address
+from services.shard.restoring import RestoreOrder
+from services.trainer.dense_start import DenseStart, SavedAt
+
+_STOP_S = 10.0
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """Where everybody is now; ``state`` is ``None`` at the beginning of the run: nothing had been saved."""
+
+    save_id: str | None
+    state: RunState | None
+    timeline: int
+    load_s: float
+    skipped: tuple[str, ...]
+
+    @property
+    def samples(self) -> int:
+        """Trained."""
+        return self.state.samples if self.state else 0
+
+
+class Rollback:
+    """Stops the trainers, sets every shard back, and gives the trainers new incarnations in their old processes."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        launcher: Launcher,
+        supervisor: Supervisor,
+        setup: RunSetup,
+        store: CheckpointStore,
+        saver: Saver,
+        rows: RowRecovery,
+        timeout_s: float,
+    ) -> None:
+        self._directory, self._launcher, self._supervisor, self._setup = directory, launcher, supervisor, setup
+        self._store, self._saver, self._rows, self._timeout_s = store, saver, rows, timeout_s
+
+    def run(self, dead: Entry, node_id: str, retire_books: Callable[[], None]) -> RolledBack:
+        """Everybody but the trainers' threads is at the save when this returns; ``start_trainers`` follows.
+
+        ``retire_books`` is called when no trainer works any more and before anything is set back.
+
+        Raises:
+            CheckpointError: the save cannot be read.
+        """
+        with self._saver.hold():
+            trainers = self._stop_trainers()
+            retire_books()
+            try:
+                choice = newest_consistent(self._store)
+                save_id: str | None = choice.chain.newest.save_id
+                state: RunState | None = RunState.of(choice.chain.newest)
+                skipped = tuple(map(str, choice.skipped))
+            except SaveNotFound as nothing:
+                save_id, state, skipped = None, None, (str(nothing),)
+            timeline = self._store.open_timeline(save_id)
+            started = time.monotonic()
+            successors = [(old, self._directory.next_address("trainer", old.address.index)) for old in trainers]
+            generations = {address.index: address.generation for _, address in successors}
+            self._set_back(dead, node_id, RestoreOrder(self._store.url, self._store.run, save_id), generations)
+            for old, address in successors:
+                self._succeed(old, address)
+            found = RolledBack(save_id, state, timeline, time.monotonic() - started, skipped)
+            self._saver.rolled_back(save_id, timeline, found.samples)
+        return found
+
+    def start_trainers(self, back: RolledBack) -> list[Address]:
+        """Set the new incarnations up from the save, and have them train; who died meanwhile is found by its watch."""
+        save = None if back.save_id is None else SavedAt(self._store.url, self._store.run, back.save_id)
+        start = DenseStart(save=save, rollback=True)
+        entries = self._directory.all("trainer")
+        calls = [(entry, self._setup.start_setup(entry.address.index, back.samples, start)) for entry in entries]
+        for entry, call in calls:
+            self._setup.setup_trainer(entry.address.index, call)
+        self._setup.load_center(save)
+        for entry, _ in calls:
+            self._supervisor.run(entry)
+        return [entry.address for entry in entries]
+
+    def _stop_trainers(self) -> list[Entry]:
+        """Every trainer's threads have ended; a process whose threads do not is killed, and a new one started."""
+        trainers = self._directory.all("trainer")
+        stops = [(entry, entry.actor.end_run.remote()) for entry in trainers]
+        ray.wait([call for _, call in stops], num_returns=len(stops), timeout=_STOP_S)
+        found = []
+        for entry, call in stops:
+            done, _ = ray.wait([call], timeout=0)
+            if done and _returned(call):
+                found.append(entry)
+                continue
+            self._launcher.confirm_dead(entry)
+            self._directory.remove(entry.address)
+            self._launcher.release_memory(entry.node_id, f"{entry.address}/")
+            fresh = self._launcher.role("trainer", entry.address.index, entry.node_id)
+            self._supervisor.watch(fresh)
+            found.append(fresh)
+        return found
+
+    def _set_back(self, dead: Entry, node_id: str, order: RestoreOrder, trainers: dict[int, int]) -> None:
+        """Living shards in place, the lost one in its successor; who dies meanwhile is lost, too."""
+        calls = {
+            entry.address.index: (entry, entry.actor.roll_back.remote(order, trainers))
+            for entry in self._directory.all("shard")
+        }
+        lost = [(dead, node_id)]
+        for entry, call in calls.values():
+            try:
+                ray.get(call, timeout=self._timeout_s)
+            except ray.exceptions.RayActorError:
+                self._launcher.confirm_dead(entry)
+                self._directory.remove(entry.address)
+                lost.append((entry, entry.node_id))
+            except ray.exceptions.RayTaskError as error:
+                raise (error.cause if isinstance(error.cause, Exception) else error) from error
+        for entry, where in lost:
+            self._launcher.release_memory(where, f"shard-{entry.address.index}/")
+            self._rows.bring(entry, where, order)
+
+    def _succeed(self, old: Entry, address: Address) -> None:
+        """The next incarnation, in the same process."""
+        ray.get(old.actor.become.remote(address), timeout=self._timeout_s)
+        self._directory.put(Entry(address, old.actor, old.node_id, old.process, time.monotonic()))
+        self._launcher.release_memory(old.node_id, f"{old.address}/")
+        self._supervisor.watch(Entry(address, old.actor, old.node_id, old.process))
+
+
+def _returned(call: Any) -> bool:
+    try:
+        ray.get(call)
+    except ray.exceptions.RayError:
+        return False
+    return True

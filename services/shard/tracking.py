@@ -1,0 +1,173 @@
+"""What a shard knows of its rows since they were saved: priorities, accesses, and which changed. In keeper memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from checkpoint.checkpoint_config import Strategy
+from checkpoint.manifest import SaveKind
+from checkpoint.piece import Piece
+from checkpoint.piece_rows import PieceRows
+from checkpoint.priority.adagrad import AdagradTracker
+from checkpoint.priority.dirty import DirtyRows
+from checkpoint.priority.mfu import MfuTracker
+from checkpoint.priority.none import NoTracker
+from checkpoint.priority.scar import ScarTracker
+from checkpoint.priority.ssu import SsuTracker
+from checkpoint.priority.tracker import PriorityTracker, Rows, TensorSpec, Watched
+from services.memory.header import ArraySpec
+
+_METER_EVERY = 64
+"""One push in so many is counted where accesses are only metered, for the effective PLS: 0.3 % of a shard's time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingSpec:
+    """Which tracker a shard keeps.
+
+    ``tables``: those with priorities. ``deltas``: whether changed rows are marked, for delta saves.
+    """
+
+    strategy: Strategy = "partial_vanilla"
+    tables: tuple[str, ...] = ()
+    priority_fraction: float = 0.125
+    mfu_every: int = 6
+    ssu_every: int = 4
+    deltas: bool = False
+
+
+class Tracking:
+    """A priority tracker, an access meter and marks of changed rows, together."""
+
+    def __init__(self, spec: TrackingSpec, rows: Sequence[PieceRows], arrays: Mapping[str, Tensor]) -> None:
+        """``arrays``: those of ``specs``; zeros mean that nothing was seen since the rows were saved."""
+        pieces = [piece.piece for piece in rows]
+        self._spec, self._rows = spec, [piece.rows for piece in pieces]
+        watched = Watched.of(pieces, spec.tables)
+        state = {name: arrays.get(name, torch.empty(0)) for name in self.specs(spec, pieces, "float32")}
+        mfu = spec.strategy == "cpr_mfu"
+        counters = state["access_counters"] if watched.rows else torch.empty(0, dtype=torch.int32)
+        self._meter = MfuTracker(watched, {"access_counters": counters}, every=spec.mfu_every if mfu else _METER_EVERY)
+        self._tracker = self._meter if mfu else _tracker(spec, watched, state, rows)
+        self._observers: list[PriorityTracker | DirtyRows] = [self._meter]
+        if spec.strategy == "cpr_ssu":
+            self._observers.append(self._tracker)
+        everything = Watched.of(pieces, [piece.table for piece in pieces])
+        self._dirty = DirtyRows(everything, state) if spec.deltas else None
+        if self._dirty is not None:
+            self._observers.append(self._dirty)
+        self._pending = arrays["pending_accesses"].numpy()
+        self._uncovered: dict[int, int] = {}
+
+    @staticmethod
+    def specs(spec: TrackingSpec, pieces: Sequence[Piece], row_type: str) -> dict[str, ArraySpec]:
+        """Arrays that a shard's memory needs; untouched pages take no memory."""
+        watched = Watched.of(pieces, spec.tables)
+        found: dict[str, TensorSpec] = MfuTracker.tensor_specs(watched)
+        if spec.strategy == "cpr_ssu":
+            found |= SsuTracker.tensor_specs(watched, spec.priority_fraction)
+        elif spec.strategy == "cpr_scar":
+            found |= ScarTracker.tensor_specs(watched, row_type)
+        elif spec.strategy == "cpr_adagrad":
+            found |= AdagradTracker.tensor_specs(watched)
+        if spec.deltas:
+            found |= DirtyRows.tensor_specs(Watched.of(pieces, [piece.table for piece in pieces]))
+        arrays = {name: ArraySpec(*one) for name, one in found.items()}
+        return {**arrays, "pending_accesses": ArraySpec("int64", len(pieces) or 1)}
+
+    @property
+    def pending_accesses(self) -> int:
+        """Accesses to rows since each was saved; where a table has priorities, estimated from some of the pushes."""
+        return int(np.maximum(self._pending, 0).sum())
+
+    def start(self) -> None:
+        """The rows as they are now count as saved: they are new, or were restored."""
+        if isinstance(self._tracker, AdagradTracker | ScarTracker):
+            self._tracker.start()
+
+    def reset(self) -> None:
+        """As ``start``, when there was a past that no longer counts."""
+        for tracker in (self._meter, self._tracker, self._dirty):
+            for tensor in tracker.tensors().values() if tracker is not None else ():
+                tensor.zero_()
+        self._pending[:] = 0
+        self.start()
+
+    def distrust(self) -> None:
+        """What was cleared for a save that its process did not finish is not known: every row may have changed."""
+        for tensor in self._dirty.tensors().values() if self._dirty is not None else ():
+            tensor.fill_(1)
+
+    def observe(self, ids: Tensor, offsets: Tensor, starts: Sequence[int]) -> None:
+        """A push is about to be applied: ids L, offsets T·B+1, ``starts`` T+1 of the ids of each piece."""
+        self._pending[: len(starts) - 1] += np.diff(starts)
+        for observer in self._observers:
+            observer.observe(ids, offsets)
+
+    def selections(self, kind: SaveKind) -> dict[int, Tensor | None]:
+        """The rows to save, by piece; pieces without priorities whole."""
+        self._uncovered = dict(enumerate(self._rows))
+        if kind == "priority":
+            fraction = self._spec.priority_fraction
+            return {
+                index: self._tracker.select(index, max(1, int(fraction * self._rows[index])))
+                for index in self._tracker.watched.indices
+            }
+        if kind == "delta":
+            if self._dirty is None:
+                raise ValueError("a delta save needs checkpoint.deltas above 0: changed rows are not marked")
+            return {index: self._dirty.select(index) for index in self._dirty.watched.indices}
+        return {}
+
+    def on_copied(self, piece: int, ids: Tensor) -> Callable[[], None]:
+        """Rows ``ids`` of a piece were copied in this cut; what is returned takes that back."""
+        before, rows = int(self._pending[piece]), _rows(ids)
+        undos: list[Callable[[], None]] = []
+        if piece in self._meter.watched.indices:
+            taken = self._meter.clear(piece, rows)
+            undos.append(partial(self._meter.give_back, taken))
+            seen = int(taken.values.sum(dtype=torch.int64)) * self._meter.every
+            if self._tracker is not self._meter and piece in self._tracker.watched.indices:
+                undos.append(partial(self._tracker.give_back, self._tracker.clear(piece, rows)))
+        else:
+            seen = -(-before * ids.numel() // max(1, self._uncovered[piece]))
+        self._uncovered[piece] -= ids.numel()
+        if self._uncovered[piece] <= 0:  # all of it is saved: what an estimate left over goes
+            seen = before
+        self._pending[piece] = before - seen
+        if self._dirty is not None:
+            undos.append(partial(self._dirty.give_back, self._dirty.clear(piece, rows)))
+
+        def undo() -> None:
+            self._pending[piece] += seen
+            for one in undos:
+                one()
+
+        return undo
+
+
+def _tracker(
+    spec: TrackingSpec, watched: Watched, state: Mapping[str, Tensor], rows: Sequence[PieceRows]
+) -> PriorityTracker:
+    if not watched.rows:
+        return NoTracker(watched)
+    if spec.strategy == "cpr_ssu":
+        return SsuTracker(watched, state, spec.priority_fraction, every=spec.ssu_every)
+    if spec.strategy == "cpr_scar":
+        return ScarTracker(watched, state, [piece.weights for piece in rows])
+    if spec.strategy == "cpr_adagrad":
+        return AdagradTracker(watched, state, [piece.states["sum"] for piece in rows])
+    return NoTracker(watched)
+
+
+def _rows(ids: Tensor) -> Rows:
+    """A range where they are one: several times faster than their ids."""
+    count = ids.numel()
+    first = int(ids[0]) if count else 0
+    return slice(first, first + count) if not count or int(ids[-1]) - first + 1 == count else ids
