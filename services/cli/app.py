@@ -14,6 +14,7 @@ from services.cli.errors import USAGE, report_error
 from services.cli.plan import plan
 from services.cli.prepare import prepare
 from services.cli.report import report
+from services.cli.resume import resume
 from services.cli.submit import submit
 from services.cli.synth import synth
 from services.cli.train import train
@@ -27,7 +28,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _command in (demo, train, prepare, plan, synth, report, submit, doctor):
+for _command in (demo, train, resume, prepare, plan, synth, report, submit, doctor):
     app.command()(_command)
 app.add_typer(checkpoint, name="checkpoint")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from checkpoint.policy import FailureEvent, FailureHistory, RecoveryPolicy
+from checkpoint.policy import Action, FailureEvent, FailureHistory, RecoveryPolicy
 from services.coordinator.books import Books, BooksState
 from services.coordinator.directory import Directory, Entry
 from services.coordinator.failure_line import failure_line
@@ -76,6 +77,9 @@ class FailureHandler:
         entry, address = death.entry, death.entry.address
         if not self._directory.knows(address):  # what was done about another death replaced it already
             return
+        if self._saver is not None:
+            self._saver.interrupt()
+        self._keeper_first(entry)
         confirmed = self._launcher.confirm_dead(entry)  # a hung process must not come back beside its successor
         self._directory.remove(address)
         self._running.discard(address)
@@ -100,15 +104,22 @@ class FailureHandler:
             return
         self._replacements += 1
         self.failures.append(failure)
+        with contextlib.ExitStack() as stack:
+            if decision.action != "adopt" and self._saver is not None:  # that one is quick, and reads no save
+                stack.enter_context(self._saver.hold())
+            self._act(decision.action, entry, failure)
+
+    def _act(self, action: Action, entry: Entry, failure: Failure) -> None:
+        books, address = self._books(), entry.address
         number = len(self.failures) - 1
-        if decision.action == "adopt":
+        if action == "adopt":
             adopted = self._recovery.adopt_shard(entry, failure)
             self.failures[number] = adopted or self._without_memory(entry, failure, number)
-        elif decision.action in ("restore", "roll_back"):
-            self.failures[number] = self._restore(entry, failure, number, decision.action == "roll_back")
-        elif decision.action == "renew":
+        elif action in ("restore", "roll_back"):
+            self.failures[number] = self._restore(entry, failure, number, action == "roll_back")
+        elif action == "renew":
             self.failures[number] = self._recovery.renew_keeper(entry, failure)
-        elif decision.action == "restart":
+        elif action == "restart":
             self.failures[number] = self._recovery.restart_sync_server(entry, failure)
         else:
             requeued = books.requeue(address.index) if books else 0
@@ -127,6 +138,12 @@ class FailureHandler:
             seconds = time.monotonic() - replay.started_s
             self.failures[replay.failure] = self.failures[replay.failure].model_copy(update={"replay_s": seconds})
             self._event("replayed", samples=replay.until_samples, seconds=seconds)
+
+    def _keeper_first(self, entry: Entry) -> None:
+        """Who died needs its node's keeper to come back: if that died as well, it is replaced before."""
+        for keeper in self._directory.all("keeper"):
+            if keeper.node_id == entry.node_id and keeper is not entry and not self._launcher.answers(keeper):
+                self.handle(Death(keeper, "its process died", 0.0))
 
     def _without_memory(self, entry: Entry, failure: Failure, number: int) -> Failure:
         """Its memory was not whole: as if it were gone."""
@@ -175,6 +192,7 @@ class FailureHandler:
             seconds=seconds,
             load_s=back.load_s,
             skipped=list(back.skipped),
+            pids=back.pids,
         )
         self._saver.replan()
         return failure

@@ -22,6 +22,7 @@ from services.trainer.actor import Trainer
 NAMESPACE = "penumbra"
 _KILL_TIMEOUT_S = 15.0
 _GRACE_S = 1.0
+_ANSWER_S = 2.0
 _SPARE_NODE_BYTES = 4 << 30
 """A spare's libraries take some 400 MB: none on nodes with less memory than this."""
 
@@ -83,6 +84,16 @@ class Launcher:
             return bool(ray.get(call, timeout=_KILL_TIMEOUT_S))
         except ray.exceptions.RayError:
             return False
+
+    def answers(self, keeper: Entry) -> bool:
+        """Whether a keeper's process is there; one that hangs is found by its heartbeats."""
+        try:
+            ray.get(keeper.actor.identity.remote(), timeout=_ANSWER_S)
+        except ray.exceptions.RayActorError:
+            return False
+        except ray.exceptions.GetTimeoutError:
+            return True
+        return True
 
     def release_memory(self, node_id: str, prefix: str) -> None:
         """Let the node's keeper drop regions (slabs of a dead trainer)."""

@@ -13,7 +13,7 @@ from services.coordinator.directory import Directory
 from services.coordinator.nodes import Assignment
 from services.coordinator.run_state import RunState
 from services.coordinator.save_planner import SavePlanner
-from services.coordinator.save_round import SaveRound
+from services.coordinator.save_round import Saved, SaveRound
 from services.coordinator.saver import Saver
 from services.coordinator.setup import PlacedTables
 
@@ -39,6 +39,7 @@ def open_saver(
     training: Callable[[], bool],
     event: Callable[..., None],
     say: Callable[[str], None],
+    saved: Callable[[Saved], None],
     phase: Callable[[str], None] = lambda name: None,
 ) -> Saver:
     """Nothing is saved before it is started."""
@@ -50,5 +51,5 @@ def open_saver(
         for table, rows in placed.rows.items()
     }
     planner = SavePlanner(config, placed.pieces, assignment.shards_per_node)
-    round_ = SaveRound(config.checkpoint, directory, store, tables, state, phase)
-    return Saver(config, store, timeline, planner, round_, progress, training, event, say)
+    round_ = SaveRound(config.checkpoint, directory, store, tables, len(placed.pieces), state, phase)
+    return Saver(config, store, timeline, planner, round_, progress, training, event, say, saved)

@@ -36,6 +36,8 @@ class RolledBack:
     timeline: int
     load_s: float
     skipped: tuple[str, ...]
+    pids: dict[str, int]
+    """Of shards that are other processes now."""
 
     @property
     def samples(self) -> int:
@@ -82,10 +84,10 @@ class Rollback:
             started = time.monotonic()
             successors = [(old, self._directory.next_address("trainer", old.address.index)) for old in trainers]
             generations = {address.index: address.generation for _, address in successors}
-            self._set_back(dead, node_id, RestoreOrder(self._store.url, self._store.run, save_id), generations)
+            pids = self._set_back(dead, node_id, RestoreOrder(self._store.url, self._store.run, save_id), generations)
             for old, address in successors:
                 self._succeed(old, address)
-            found = RolledBack(save_id, state, timeline, time.monotonic() - started, skipped)
+            found = RolledBack(save_id, state, timeline, time.monotonic() - started, skipped, pids)
             self._saver.rolled_back(save_id, timeline, found.samples)
         return found
 
@@ -121,13 +123,13 @@ class Rollback:
             found.append(fresh)
         return found
 
-    def _set_back(self, dead: Entry, node_id: str, order: RestoreOrder, trainers: dict[int, int]) -> None:
+    def _set_back(self, dead: Entry, node_id: str, order: RestoreOrder, trainers: dict[int, int]) -> dict[str, int]:
         """Living shards in place, the lost one in its successor; who dies meanwhile is lost, too."""
         calls = {
             entry.address.index: (entry, entry.actor.roll_back.remote(order, trainers))
             for entry in self._directory.all("shard")
         }
-        lost = [(dead, node_id)]
+        lost, pids = [(dead, node_id)], dict[str, int]()
         for entry, call in calls.values():
             try:
                 ray.get(call, timeout=self._timeout_s)
@@ -139,7 +141,10 @@ class Rollback:
                 raise (error.cause if isinstance(error.cause, Exception) else error) from error
         for entry, where in lost:
             self._launcher.release_memory(where, f"shard-{entry.address.index}/")
-            self._rows.bring(entry, where, order)
+            found = self._rows.bring(entry, where, order)[0]
+            if found.process is not None:
+                pids[str(found.address)] = found.process.pid
+        return pids
 
     def _succeed(self, old: Entry, address: Address) -> None:
         """The next incarnation, in the same process."""

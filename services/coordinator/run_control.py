@@ -18,9 +18,11 @@ from services.coordinator.books import Books, BooksState
 from services.coordinator.data import prepare_data
 from services.coordinator.directory import Directory, Entry
 from services.coordinator.failures import FailureHandler, RunFailedError
+from services.coordinator.go_on import go_on
 from services.coordinator.launch import Launcher
 from services.coordinator.nodes import Assignment, budgets
 from services.coordinator.open_books import open_books
+from services.coordinator.open_store import open_store
 from services.coordinator.places import NoPlaceError, Places
 from services.coordinator.predictions import PredictionsError, notices
 from services.coordinator.recovery import Recovery
@@ -239,6 +241,9 @@ class RunControl:
 
     def _start(self) -> None:
         config = self._config
+        store, going_on = open_store(config, self._files.directory), None
+        if self._resume:
+            going_on = go_on(store, config.train.batch_size, self._event, self._say)
         for entry in self._directory.all():
             self._supervisor.watch(entry)
         self._enter_stage("reading data")
@@ -260,7 +265,9 @@ class RunControl:
                 lambda: bool(self._running) and self._books is not None,
                 self._event,
                 self._say,
-                resume=self._resume,
+                lambda saved: self._shard_counts.saved(saved.pending_accesses) if self._shard_counts else None,
+                store,
+                going_on,
             )
         self._prepare(data, placed)
 
@@ -280,7 +287,8 @@ class RunControl:
             self._event,
             lambda: self._saves.newest() if self._saves else None,
         )
-        save, state = self._saves.start_from if self._saves else (None, None)
+        start_from = self._saves.start_from if self._saves else None
+        save, state = (start_from.save, start_from.state) if start_from else (None, None)
         order = None if save is None else RestoreOrder(save.url, save.run, save.save_id)
         self._enter_stage("loading rows")
         self._setup.load_shards(order)

@@ -6,21 +6,23 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from checkpoint.store import CheckpointStore
 from services.config import RunConfig
 from services.coordinator.books import Books
 from services.coordinator.directory import Directory
 from services.coordinator.failures import RunFailedError
+from services.coordinator.go_on import GoOn
 from services.coordinator.nodes import Assignment
-from services.coordinator.open_saver import newest_consistent, open_saver
-from services.coordinator.open_store import open_store
+from services.coordinator.open_saver import open_saver
 from services.coordinator.run_state import RunState
+from services.coordinator.save_round import Saved
 from services.coordinator.setup import PlacedTables
 from services.summary import Pls
 from services.trainer.dense_start import SavedAt
 
 
 class RunSaves:
-    """The store and its saver; when resuming, the save to go on from, in a timeline of its own."""
+    """The store and its saver, and what the run started from."""
 
     def __init__(
         self,
@@ -34,33 +36,42 @@ class RunSaves:
         training: Callable[[], bool],
         event: Callable[..., None],
         say: Callable[[str], None],
-        *,
-        resume: bool,
+        saved: Callable[[Saved], None],
+        store: CheckpointStore,
+        start_from: GoOn | None,
     ) -> None:
-        """``resume``: go on from the newest consistent save.
-
-        Raises:
-            SaveNotFound: to resume was asked for, and there is nothing to resume from.
-            CheckpointError: a save cannot be read.
-        """
         self._config, self._directory, self._books, self._total_samples = config, directory, books, total_samples
         self._event, self._say = event, say
-        self.store = open_store(config, directory)
+        self.store = store
+        self._trained = 0
         self._useful_base_s, self._since_s = 0.0, 0.0
-        timeline, save, state = self._go_on() if resume else (0, None, None)
-        self.start_from = (save, state)
+        self.start_from = start_from
+        if start_from is not None:
+            self._useful_base_s = start_from.state.useful_s
+        timeline = start_from.timeline if start_from else 0
         self.saver = open_saver(
-            config, self.store, timeline, placed, assignment, actors, self._state, self._progress, training, event, say
+            config,
+            self.store,
+            timeline,
+            placed,
+            assignment,
+            actors,
+            self._state,
+            self._progress,
+            training,
+            event,
+            say,
+            saved,
         )
-        if save is not None and state is not None:
+        if start_from is not None:
+            state = start_from.state
             self.saver.planner.resumed(state.spent_pls, state.effective_pls, state.row_losing_failures)
-            self.saver.rolled_back(save.save_id, timeline, state.samples)
+            self.saver.rolled_back(start_from.save.save_id, timeline, state.samples)
 
     @property
     def started_samples(self) -> int:
         """Trained before this process of the run began."""
-        state = self.start_from[1]
-        return state.samples if state else 0
+        return self.start_from.state.samples if self.start_from else 0
 
     @property
     def pls(self) -> Pls:
@@ -97,27 +108,6 @@ class RunSaves:
             f"{saved.write_s:.2f} s"
         )
 
-    def _go_on(self) -> tuple[int, SavedAt | None, RunState | None]:
-        choice = newest_consistent(self.store)
-        manifest = choice.chain.newest
-        state = RunState.of(manifest)
-        timeline = self.store.open_timeline(manifest.save_id)
-        self._useful_base_s = state.useful_s
-        skipped = "".join(f"; passed over {skipped}" for skipped in choice.skipped)
-        self._say(
-            f"resumed at step {state.samples // self._config.train.batch_size:,}, {state.samples:,} samples, from save "
-            f"{manifest.save_id} in {self.store.url}{skipped}"
-        )
-        self._event(
-            "resumed",
-            save_id=manifest.save_id,
-            url=self.store.url,
-            samples=state.samples,
-            timeline=timeline,
-            skipped=[str(one) for one in choice.skipped],
-        )
-        return timeline, SavedAt(self.store.url, self.store.run, manifest.save_id), state
-
     def _state(self) -> RunState:
         books = self._books()
         assert books is not None
@@ -135,5 +125,6 @@ class RunSaves:
     def _progress(self) -> tuple[float, int, int]:
         """Useful seconds, samples trained, samples of the run."""
         useful_s = self._useful_base_s + (time.monotonic() - self._since_s if self._since_s else 0.0)
-        books = self._books()
-        return useful_s, books.counts.trained if books else 0, self._total_samples()
+        books = self._books()  # none while everybody goes back to a save
+        self._trained = books.counts.trained if books else self._trained
+        return useful_s, self._trained, self._total_samples()

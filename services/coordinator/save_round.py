@@ -31,13 +31,17 @@ class SaveAbandonedError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A complete save and what it cost: ``pause_s`` all trainers stood still, ``stall_s`` the slowest shard copied."""
+    """A complete save and what it cost: ``pause_s`` all trainers stood still, ``stall_s`` the slowest shard copied.
+
+    ``pending_accesses``: of each shard, to rows since they were saved.
+    """
 
     manifest: Manifest
     state: RunState
     pause_s: float
     stall_s: float
     write_s: float
+    pending_accesses: Mapping[int, int]
 
     @property
     def bytes(self) -> int:
@@ -54,12 +58,16 @@ class SaveRound:
         directory: Directory,
         store: CheckpointStore,
         tables: Mapping[str, TableSpec],
+        shards: int,
         state: Callable[[], RunState],
         phase: Callable[[str], None],
     ) -> None:
-        """``state`` is called at the cut, with every trainer paused if the save is consistent."""
+        """``shards``: how many there have to be.
+
+        ``state`` is called at the cut, with every trainer paused if the save is consistent.
+        """
         self._config, self._directory, self._store, self._tables = config, directory, store, tables
-        self._state, self._phase = state, phase
+        self._shards, self._state, self._phase = shards, state, phase
         self.abort = threading.Event()
 
     def take(self, order: SaveOrder, timeline: int, parent: str | None) -> Saved:
@@ -70,6 +78,10 @@ class SaveRound:
             CheckpointError: the storage failed, or rows cannot be stored so.
         """
         started = time.perf_counter()
+        self.abort.clear()
+        shards, trainers = self._directory.all("shard"), self._directory.all("trainer")
+        if len(shards) < self._shards:
+            raise SaveAbandonedError(f"{self._shards - len(shards)} shards are being replaced")
         state = self._state()
         ticket = self._store.begin(
             order.kind,
@@ -79,22 +91,23 @@ class SaveRound:
             tables=self._tables,
             parent=None if order.kind == "full" else parent,
         )
-        shards, trainers = self._directory.all("shard"), self._directory.all("trainer")
         try:
             if order.consistent:
                 ticket, state, pause_s = self._cut(ticket, shards, trainers)
             else:
                 pause_s = 0.0
                 self._begin(ticket, shards)
-            files, stall_s = self._finish(ticket, shards, trainers)
+            files, stall_s, pending = self._finish(ticket, shards, trainers)
             self._phase("save_commit")
+            if self.abort.is_set() or not all(self._directory.knows(shard.address) for shard in shards):
+                raise SaveAbandonedError("a shard was replaced meanwhile")
             manifest = self._store.commit(ticket, files, state.to_extra())
         except BaseException:
             self._give_up(ticket, shards)
             raise
         finally:
             self._phase("idle")
-        return Saved(manifest, state, pause_s, stall_s, time.perf_counter() - started)
+        return Saved(manifest, state, pause_s, stall_s, time.perf_counter() - started, pending)
 
     def _cut(
         self, ticket: SaveTicket, shards: Sequence[Entry], trainers: Sequence[Entry]
@@ -128,7 +141,7 @@ class SaveRound:
 
     def _finish(
         self, ticket: SaveTicket, shards: Sequence[Entry], trainers: Sequence[Entry]
-    ) -> tuple[list[FileEntry], float]:
+    ) -> tuple[list[FileEntry], float, dict[int, int]]:
         timeout_s = self._config.save_timeout_s
         servers = self._directory.all("sync_server")
         calls = [shard.actor.finish_save.remote(timeout_s) for shard in shards]
@@ -137,7 +150,9 @@ class SaveRound:
             dense.append(trainers[0].actor.save_center.remote(ticket))
         saved: list[ShardSaved] = self._await(calls, timeout_s)
         files: list[FileEntry] = self._await(dense, timeout_s)
-        return [file for one in saved for file in one.files] + files, max((one.stall_s for one in saved), default=0.0)
+        pending = {e.address.index: one.pending_accesses for e, one in zip(shards, saved, strict=True)}
+        stall_s = max((one.stall_s for one in saved), default=0.0)
+        return [file for one in saved for file in one.files] + files, stall_s, pending
 
     def _resume(self, trainers: Sequence[Entry]) -> bool:
         calls = [trainer.actor.resume.remote() for trainer in trainers]

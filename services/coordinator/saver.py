@@ -36,11 +36,15 @@ class Saver:
         training: Callable[[], bool],
         event: Callable[..., None],
         say: Callable[[str], None],
+        saved: Callable[[Saved], None],
     ) -> None:
-        """``progress``: useful seconds, samples trained, samples of the run. ``training``: whether saves make sense."""
+        """``progress``: useful seconds, samples trained, samples of the run. ``training``: whether saves make sense.
+
+        ``saved``: told of each complete save.
+        """
         self._settings, self._store, self.timeline = config.checkpoint, store, timeline
         self.planner, self._round, self._progress, self._training = planner, round_, progress, training
-        self._event, self._say = event, say
+        self._event, self._say, self._saved = event, say, saved
         self._turn = threading.RLock()  # held while a save is taken, and while rows are restored
         self._holders = 0
         self._closed = threading.Event()
@@ -69,10 +73,13 @@ class Saver:
         self._round.abort.set()
         try:
             with self._turn:
-                self._round.abort.clear()
                 yield
         finally:
             self._holders -= 1
+
+    def interrupt(self) -> None:
+        """Somebody died: a save under way gives up, without being waited for."""
+        self._round.abort.set()
 
     def save_now(self, why: str) -> Saved | None:
         """A full, consistent save; ``None`` when it failed, which is said."""
@@ -158,6 +165,7 @@ class Saver:
             return None
         manifest = saved.manifest
         self._parent = manifest.save_id
+        self._saved(saved)
         self._retry_s, self._retry_at = _FIRST_RETRY_S, 0.0
         stall_s = saved.pause_s + saved.stall_s
         self.planner.saved(order, useful_s, manifest.samples, stall_s)

@@ -18,6 +18,11 @@ class ShardCounts:
         if stats:
             self._last[shard_id] = stats
 
+    def saved(self, pending: Mapping[int, int]) -> None:
+        """A save is complete: what heartbeats from before it said is out of date."""
+        for shard_id, count in pending.items():
+            self._last[shard_id] = {**self._last.get(shard_id, {}), "pending_accesses": count}
+
     def pending(self, shard_id: int) -> int | None:
         """Accesses to its rows since each was saved; ``None``: it never said."""
         return self._last.get(shard_id, {}).get("pending_accesses")

@@ -74,7 +74,8 @@ class Supervisor:
             if entry.address not in dead:
                 since_s = self._since_heartbeat(entry)
                 deaths.append(Death(entry, f"no heartbeat for {since_s:.1f} s", since_s))
-        deaths.sort(key=lambda death: death.entry.address.role != "shard")  # a new trainer needs every shard
+        # Everybody needs its keeper, and a new trainer needs every shard.
+        deaths.sort(key=lambda death: {"keeper": 0, "shard": 1}.get(death.entry.address.role, 2))
         return deaths, finished
 
     def _since_heartbeat(self, entry: Entry) -> float:

@@ -32,11 +32,15 @@ _MAX_PAUSE_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class ShardSaved:
-    """A shard's durable files of a save; ``stall_s``: what its requests waited, ``write_s``: what it took in all."""
+    """A shard's durable files of a save; ``stall_s``: what its requests waited, ``write_s``: what it took in all.
+
+    ``pending_accesses``: to its rows since each was saved, with this save.
+    """
 
     files: tuple[FileEntry, ...]
     stall_s: float
     write_s: float
+    pending_accesses: int
 
 
 class ShardSaver:
@@ -125,7 +129,8 @@ class ShardSaver:
             if self._save is not save:
                 raise SaveRefused(f"shard {self._shard_id}: the save was given up")
             self._end()
-        return ShardSaved(tuple(files), save.stall_s, time.perf_counter() - self._begun_s)
+            pending = self._memory.tracking.pending_accesses
+        return ShardSaved(tuple(files), save.stall_s, time.perf_counter() - self._begun_s, pending)
 
     def abort(self) -> None:
         """Give the save under way up, if there is one."""
@@ -158,3 +163,4 @@ class ShardSaver:
         self._undos = []
         self.consistent = False
         self._memory.saving = False
+        self._memory.tracking.settle()

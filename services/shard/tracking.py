@@ -64,6 +64,7 @@ class Tracking:
             self._observers.append(self._dirty)
         self._pending = arrays["pending_accesses"].numpy()
         self._uncovered: dict[int, int] = {}
+        self._taken = 0  # by the save under way
 
     @staticmethod
     def specs(spec: TrackingSpec, pieces: Sequence[Piece], row_type: str) -> dict[str, ArraySpec]:
@@ -83,8 +84,15 @@ class Tracking:
 
     @property
     def pending_accesses(self) -> int:
-        """Accesses to rows since each was saved; where a table has priorities, estimated from some of the pushes."""
-        return int(np.maximum(self._pending, 0).sum())
+        """Accesses to rows since each was saved; where a table has priorities, estimated from some of the pushes.
+
+        A save counts once it is ``settle``d.
+        """
+        return int(np.maximum(self._pending, 0).sum()) + self._taken
+
+    def settle(self) -> None:
+        """The save under way is durable, or was given up and taken back."""
+        self._taken = 0
 
     def start(self) -> None:
         """The rows as they are now count as saved: they are new, or were restored."""
@@ -113,6 +121,7 @@ class Tracking:
     def selections(self, kind: SaveKind) -> dict[int, Tensor | None]:
         """The rows to save, by piece; pieces without priorities whole."""
         self._uncovered = dict(enumerate(self._rows))
+        self._taken = 0
         if kind == "priority":
             fraction = self._spec.priority_fraction
             return {
@@ -141,6 +150,7 @@ class Tracking:
         if self._uncovered[piece] <= 0:  # all of it is saved: what an estimate left over goes
             seen = before
         self._pending[piece] = before - seen
+        self._taken += seen
         if self._dirty is not None:
             undos.append(partial(self._dirty.give_back, self._dirty.clear(piece, rows)))
 
