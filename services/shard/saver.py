@@ -79,15 +79,11 @@ class ShardSaver:
             encoding,
             self._writer,
             ticket.sequence << _CUT_BITS,
-            on_copied=None if ticket.consistent else tracking.on_copied,
+            on_copied=tracking.on_copied,
             patience_s=patience_s,
         )
-        if ticket.consistent:  # now, not when they are copied: what changes after the cut is not in this save
-            for index, rows in enumerate(memory.pieces):
-                chosen = selections.get(index)
-                self._undos.append(
-                    tracking.on_copied(index, torch.arange(rows.piece.rows) if chosen is None else chosen)
-                )
+        if ticket.consistent:
+            self._undos.append(tracking.cut(selections))
         self.consistent = ticket.consistent
 
     def before_update(self, ids: Tensor, starts: Sequence[int]) -> None:

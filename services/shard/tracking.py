@@ -65,6 +65,7 @@ class Tracking:
         self._pending = arrays["pending_accesses"].numpy()
         self._uncovered: dict[int, int] = {}
         self._taken = 0  # by the save under way
+        self._cut = False  # it is consistent
 
     @staticmethod
     def specs(spec: TrackingSpec, pieces: Sequence[Piece], row_type: str) -> dict[str, ArraySpec]:
@@ -121,7 +122,7 @@ class Tracking:
     def selections(self, kind: SaveKind) -> dict[int, Tensor | None]:
         """The rows to save, by piece; pieces without priorities whole."""
         self._uncovered = dict(enumerate(self._rows))
-        self._taken = 0
+        self._taken, self._cut = 0, False
         if kind == "priority":
             fraction = self._spec.priority_fraction
             return {
@@ -134,24 +135,45 @@ class Tracking:
             return {index: self._dirty.select(index) for index in self._dirty.watched.indices}
         return {}
 
+    def cut(self, selections: Mapping[int, Tensor | None]) -> Callable[[], None]:
+        """A consistent save begins: what changes from now on is not in it. What is returned takes that back.
+
+        Marks of changed rows must be exact, so they go now; priorities, which need not be, go when rows are copied.
+        """
+        self._cut = True
+        undos = []
+        if self._dirty is not None:
+            for index, rows in enumerate(self._rows):
+                chosen = selections.get(index)
+                undos.append(self._dirty.clear(index, slice(0, rows) if chosen is None else chosen))
+
+        def undo() -> None:
+            for one in undos:
+                assert self._dirty is not None
+                self._dirty.give_back(one)
+
+        return undo
+
     def on_copied(self, piece: int, ids: Tensor) -> Callable[[], None]:
         """Rows ``ids`` of a piece were copied in this cut; what is returned takes that back."""
         before, rows = int(self._pending[piece]), _rows(ids)
         undos: list[Callable[[], None]] = []
+        taken = None
         if piece in self._meter.watched.indices:
             taken = self._meter.clear(piece, rows)
             undos.append(partial(self._meter.give_back, taken))
-            seen = int(taken.values.sum(dtype=torch.int64)) * self._meter.every
             if self._tracker is not self._meter and piece in self._tracker.watched.indices:
                 undos.append(partial(self._tracker.give_back, self._tracker.clear(piece, rows)))
-        else:
+        if taken is not None and not isinstance(rows, slice):
+            seen = int(taken.values.sum(dtype=torch.int64)) * self._meter.every
+        else:  # rows in a row are as good as any others: their part of what is left
             seen = -(-before * ids.numel() // max(1, self._uncovered[piece]))
         self._uncovered[piece] -= ids.numel()
         if self._uncovered[piece] <= 0:  # all of it is saved: what an estimate left over goes
             seen = before
         self._pending[piece] = before - seen
         self._taken += seen
-        if self._dirty is not None:
+        if self._dirty is not None and not self._cut:
             undos.append(partial(self._dirty.give_back, self._dirty.clear(piece, rows)))
 
         def undo() -> None:
