@@ -59,6 +59,13 @@ class CheckpointConfig(_Settings):
     ``mtbf_s``: mean time between failures that lose rows; ``null``: a day, and what the run observes.
     ``expected_run_s``: length of the run for planning; a running one knows better. ``mfu_every``, ``ssu_every``: one
     push in so many is looked at.
+    ``free_overhead``: saves that cost less than this portion of the time are taken although the budget does not ask
+    for them. ``deltas``: so many delta saves, of the rows that changed, follow each full save of ``full`` and
+    ``partial_vanilla``. ``at_end``: save when the run ends or is cancelled, so that it can be exported or gone on
+    with. ``copy_share``: most of the time that saves may hold training up, within a save and from one to the next.
+    ``url``: where to save, such as ``s3://bucket/run``, reachable from every node; ``null``: ``checkpoints/`` in the
+    run's directory. ``save_timeout_s``: a save that takes longer is given up; ``pause_timeout_s``: so long a consistent
+    one waits for all trainers. Without ``enabled`` nothing is saved.
     """
 
     enabled: bool = True
@@ -73,6 +80,7 @@ class CheckpointConfig(_Settings):
     free_overhead: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.001
     deltas: Annotated[int, Field(ge=0)] = 0
     at_end: bool = True
+    copy_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.03
     save_timeout_s: _PositiveSeconds = 600.0
     pause_timeout_s: _PositiveSeconds = 10.0
     encoding: Encoding = "fp32"

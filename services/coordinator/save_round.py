@@ -137,7 +137,8 @@ class SaveRound:
     def _begin(self, ticket: SaveTicket, shards: Sequence[Entry]) -> None:
         self._phase("save_copy")
         timeout_s = self._config.pause_timeout_s
-        self._await([s.actor.begin_save.remote(ticket, self._config.encoding, timeout_s) for s in shards], timeout_s)
+        how = (ticket, self._config.encoding, timeout_s, self._config.copy_share)
+        self._await([shard.actor.begin_save.remote(*how) for shard in shards], timeout_s)
 
     def _finish(
         self, ticket: SaveTicket, shards: Sequence[Entry], trainers: Sequence[Entry]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 
 from checkpoint.errors import CheckpointError
@@ -54,6 +55,7 @@ class Saver:
         self._counts: dict[SaveKind, int] = {"full": 0, "priority": 0, "delta": 0}
         self._bytes, self._stall_s, self._write_s = 0, 0.0, 0.0
         self._alarmed = False
+        self._replanned_at = 0.0
         self._thread = threading.Thread(target=self._keep, name="saver", daemon=True)
 
     def start(self) -> None:
@@ -140,19 +142,29 @@ class Saver:
     def _keep(self) -> None:
         with contextlib.suppress(CheckpointError):
             self._store.sweep()
-        replanned = 0.0
         while not self._closed.wait(_POLL_S):
-            now = time.monotonic()
-            if now - replanned > _REPLAN_S:
-                self.replan()
-                replanned = now
-            if self._holders or now < self._retry_at or not self._training():
-                continue
-            order = self.planner.due(self._progress()[0])
-            if order is not None:
-                with self._turn:
-                    if not self._holders and not self._closed.is_set():
-                        self._take(order, "due")
+            try:
+                self._look()
+            except Exception:  # a run without saves must not look like one with them
+                self._event("saver_failed", traceback=traceback.format_exc())
+                self._say(
+                    f"the saver failed, no save is taken for {_LAST_RETRY_S:g} s: {traceback.format_exc(limit=-1)}"
+                )
+                self._retry_at = time.monotonic() + _LAST_RETRY_S
+
+    def _look(self) -> None:
+        """Take the save that is due, if any."""
+        now = time.monotonic()
+        if now - self._replanned_at > _REPLAN_S:
+            self._replanned_at = now
+            self.replan()
+        if self._holders or now < self._retry_at or not self._training():
+            return
+        order = self.planner.due(self._progress()[0])
+        if order is not None:
+            with self._turn:
+                if not self._holders and not self._closed.is_set():
+                    self._take(order, "due")
 
     def _take(self, order: SaveOrder, why: str) -> Saved | None:
         if self._parent is None and order.kind != "full":
@@ -166,8 +178,10 @@ class Saver:
         manifest = saved.manifest
         self._parent = manifest.save_id
         self._saved(saved)
-        self._retry_s, self._retry_at = _FIRST_RETRY_S, 0.0
+        self._retry_s = _FIRST_RETRY_S
         stall_s = saved.pause_s + saved.stall_s
+        # However often saves are due, they hold training up for no more than their share of the time.
+        self._retry_at = time.monotonic() + max(0.0, stall_s / self._settings.copy_share - saved.write_s)
         self.planner.saved(order, useful_s, manifest.samples, stall_s)
         self._counts[order.kind] += 1
         self._bytes += saved.bytes

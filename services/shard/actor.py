@@ -60,9 +60,9 @@ class EmbeddingShard:
         """Set the rows back to everybody's common save; what older trainers than those given still send is refused."""
         return self._server.roll_back(order, trainers)
 
-    def begin_save(self, ticket: SaveTicket, encoding: Encoding, patience_s: float) -> None:
+    def begin_save(self, ticket: SaveTicket, encoding: Encoding, patience_s: float, copy_share: float) -> None:
         """Begin this shard's part of a save; for a consistent one this is its cut."""
-        self._server.begin_save(ticket, encoding, patience_s)
+        self._server.begin_save(ticket, encoding, patience_s, copy_share)
 
     @ray.method(concurrency_group="save")
     def finish_save(self, timeout_s: float) -> ShardSaved:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
 
 import torch
 from torch import Tensor
@@ -18,9 +17,6 @@ from checkpoint.shard_save import CHUNK_BYTES, ShardSave
 from checkpoint.ticket import SaveTicket
 from checkpoint.writer import ShardWriter
 from services.shard.memory import ShardMemory
-
-COPY_SHARE: Final = 0.04
-"""Portion of the time that a save may hold requests up while it copies."""
 
 _STEP_BYTES = CHUNK_BYTES
 _CUT_BITS = 24
@@ -51,14 +47,16 @@ class ShardSaver:
         self._writer: ShardWriter | None = None
         self._save: ShardSave | None = None
         self._undos: list[Callable[[], None]] = []
-        self._begun_s = 0.0
+        self._begun_s, self._copy_share = 0.0, 1.0
         self.phase: Callable[[str], None] = lambda name: None
         """Told of ``copy`` and ``idle``."""
         self.consistent = False
         """Whether ``before_update`` has to be called."""
 
-    def begin(self, ticket: SaveTicket, encoding: Encoding, patience_s: float) -> None:
+    def begin(self, ticket: SaveTicket, encoding: Encoding, patience_s: float, copy_share: float) -> None:
         """Choose the rows; for a consistent save this is the cut.
+
+        ``copy_share``: portion of the time that copying may hold requests up.
 
         Raises:
             SaveRefused: another save is under way.
@@ -67,6 +65,7 @@ class ShardSaver:
             raise SaveRefused(f"shard {self._shard_id}: a save is under way, {ticket.save_id} cannot begin")
         memory, tracking = self._memory, self._memory.tracking
         self._begun_s = time.perf_counter()
+        self._copy_share = copy_share
         self._writer = self._writer or ShardWriter()
         selections = tracking.selections(ticket.kind)
         self._undos = []
@@ -142,7 +141,7 @@ class ShardSaver:
             done = save.step(_STEP_BYTES)
             spent_s = save.stall_s - before
         if not done:  # the turn is nobody's by right: without a pause requests would seldom get it
-            time.sleep(min(_MAX_PAUSE_S, max(_POLL_S, spent_s * (1.0 / COPY_SHARE - 1.0))))
+            time.sleep(min(_MAX_PAUSE_S, max(_POLL_S, spent_s * (1.0 / self._copy_share - 1.0))))
         return done
 
     def _give_up(self, save: ShardSave) -> None:

@@ -87,11 +87,11 @@ class ShardServer:
             self._core = core
         return report
 
-    def begin_save(self, ticket: SaveTicket, encoding: Encoding, patience_s: float) -> None:
+    def begin_save(self, ticket: SaveTicket, encoding: Encoding, patience_s: float, copy_share: float) -> None:
         """Begin this shard's part of a save; for a consistent one this is its cut."""
         with self._turn:
             core, saver = self._running, self._saving
-            saver.begin(ticket, encoding, patience_s)
+            saver.begin(ticket, encoding, patience_s, copy_share)
             core.before_update = saver.before_update if saver.consistent else None
 
     def finish_save(self, timeout_s: float) -> ShardSaved:
