@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from checkpoint.checkpoint_config import CheckpointConfig
+from services.state.config import StateConfig
 from sync.config import SyncConfig
 from trainer.config import DataConfig, DenseConfig, EmbeddingConfig, ModelConfig, Settings, TrainConfig
 
@@ -78,6 +79,7 @@ class RunConfig(Settings):
     cluster: ClusterConfig = ClusterConfig()
     failure: FailureConfig = FailureConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    state: StateConfig = StateConfig()
 
     @field_validator("storage_path")
     @classmethod

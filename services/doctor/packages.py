@@ -65,6 +65,14 @@ def match_check(installed: Mapping[str, str | None]) -> Check:
     return ok(name, found)
 
 
+def valkey_check(version: str | None, error: str | None) -> Check:
+    """Whether the private state store can be started; a run with ``state.redis_url`` does without."""
+    name = "state store"
+    if error is None:
+        return ok(name, f"Valkey {version}")
+    return fail(name, error, f"{_SETUP}; or name a server: state.redis_url=redis://HOST:6379/0")
+
+
 def import_check(probe: Probe) -> Check:
     """Whether fbgemm and torchrec load, and an embedding lookup runs."""
     name = "embedding lookup"

@@ -25,6 +25,8 @@ CASES: list[tuple[Check, str, str]] = [
     (packages.import_check(Probe(0)), "ok", "a lookup runs"),
     (packages.import_check(Probe(1, "ImportError: libcuda.so.1")), "fail", "exit code 1: ImportError: libcuda.so.1"),
     (packages.import_check(Probe(-11)), "fail", "killed by signal 11"),
+    (packages.valkey_check("9.1.2", None), "ok", "Valkey 9.1.2"),
+    (packages.valkey_check(None, "no Valkey server: none for s390x"), "fail", "s390x"),
     (packages.ray_check("2.60.0", Probe(0)), "ok", "ray 2.60.0"),
     (packages.ray_check(None, Probe(0)), "fail", "not installed"),
     (packages.ray_check("2.60.0", Probe(1, "boom")), "fail", "boom"),
@@ -75,6 +77,9 @@ def test_facts_of_this_machine() -> None:
     assert 0 < available <= total
     assert facts.memfd_error() is None
     assert facts.abstract_socket_error() is None
+    version, error = facts.valkey()
+    assert error is None
+    assert version
     soft, hard = facts.open_files()
     assert 0 < soft <= hard
     assert facts.versions("pytest", "no-such-package")["no-such-package"] is None
