@@ -28,6 +28,9 @@ _ALIVE_S = 1.0
 _CALL_TIMEOUT_S = 10.0
 _END_S = 60.0
 _RELEASE_S = 5.0
+_BACK_S = 30.0
+_COORDINATORS = 100
+"""So often a coordinator may die and be started again."""
 
 
 def run(
@@ -133,10 +136,17 @@ def _supervise(
         on_progress(progress)
 
     try:
-        call = coordinator.run.remote(config, assignment, run_id, str(directory), started_s, going_on)
+        arguments = (config, assignment, run_id, str(directory), started_s, going_on)
+        call = coordinator.run.remote(*arguments)
         with _sign_of_life(coordinator):
-            text = _wait(coordinator, call, note, interrupted)
-        return Summary.model_validate_json(text)
+            for again in range(_COORDINATORS):
+                try:
+                    return Summary.model_validate_json(_wait(coordinator, call, note, interrupted))
+                except ray.exceptions.RayActorError:
+                    if again == _COORDINATORS - 1 or not _back(coordinator, interrupted):
+                        raise
+                    call = coordinator.run.remote(*arguments, again=True)
+        raise AssertionError("unreachable")
     except ray.exceptions.RayError as error:
         return Summary(
             run=config.name,
@@ -148,6 +158,22 @@ def _supervise(
     finally:
         with contextlib.suppress(ray.exceptions.RayError, ValueError):
             ray.kill(coordinator, no_restart=True)
+
+
+def _back(coordinator: Any, interrupted: threading.Event) -> bool:
+    """Whether Ray has started a coordinator again that died; its actors did not wait for it."""
+    import ray
+
+    deadline = time.monotonic() + _BACK_S
+    while time.monotonic() < deadline and not interrupted.is_set():
+        try:
+            ray.get(coordinator.progress.remote(), timeout=_CALL_TIMEOUT_S)
+            return True
+        except ray.exceptions.ActorDiedError:  # for good: its node died, or it was ended
+            return False
+        except ray.exceptions.RayError:
+            time.sleep(_POLL_S)
+    return False
 
 
 def _without_summary(error: Exception) -> str:

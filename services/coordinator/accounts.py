@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
+from services.coordinator.books_state import AccountsState
 from trainer.data.block import RejectedLine
 from trainer.data.rejections import list_first
 from trainer.ledger import BadBatch, Report
@@ -37,17 +35,6 @@ class Evaluation:
 
     at_samples: int
     metrics: EvalMetrics
-
-
-class AccountsState(BaseModel):
-    """Accounts as a save keeps them; ``first_pass``: summed loss, samples, positives."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    first_pass: tuple[float, int, int]
-    evaluations: tuple[tuple[int, dict[str, Any]], ...]
-    bad_batches: tuple[str, ...]
-    bad_lines: tuple[RejectedLine, ...]
 
 
 @dataclass(slots=True)

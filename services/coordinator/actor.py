@@ -38,7 +38,7 @@ class Coordinator:
         self._lock = threading.RLock()
         self._directory = Directory()
         self._control: RunControl | None = None
-        self._given_run = threading.Event()
+        self._given_run, self._ready = threading.Event(), threading.Event()
         self._this = ray.get_runtime_context().current_actor
         threading.Thread(target=self._leave_unless_used, name="unused", daemon=True).start()
 
@@ -50,20 +50,35 @@ class Coordinator:
         run_directory: str,
         started_s: float,
         resume: bool = False,
+        again: bool = False,
     ) -> str:
         """The whole run; returns its summary as JSON, also on failure.
 
         ``started_s``: the driver's clock then. ``resume``: go on from the newest consistent save.
+        ``again``: the coordinator died and was started again; what lives of the run goes on.
         """
         self._given_run.set()
         launcher = Launcher(run_id, self._this, self._directory, config)
-        with self._lock:
-            start_all(launcher, assignment, synchronized=config.synchronized, spare_shards=config.cluster.spare_shards)
+        if not again:
+            with self._lock:
+                start_all(
+                    launcher, assignment, synchronized=config.synchronized, spare_shards=config.cluster.spare_shards
+                )
+            self._ready.set()
 
         from services.coordinator.run_control import RunControl
 
         control = RunControl(
-            config, run_id, run_directory, started_s, self._directory, launcher, assignment, self._lock, resume
+            config,
+            run_id,
+            run_directory,
+            started_s,
+            self._directory,
+            launcher,
+            assignment,
+            self._lock,
+            resume,
+            self._ready.set if again else None,
         )
         self._control = control
         summary = control.run()
@@ -91,6 +106,8 @@ class Coordinator:
     def heartbeat(self, address: Address, process: tuple[int, int], payload: dict[str, Any]) -> bool:
         """A sign of life; False tells a replaced (or unknown) incarnation to leave."""
         address = Address(*address)
+        if not self._ready.is_set():  # started again, and not told yet who is who
+            return True
         with self._lock:
             known = self._directory.heartbeat(address, ProcessIdentity(*process), time.monotonic())
             if known and self._control is not None:
@@ -99,11 +116,13 @@ class Coordinator:
 
     def lease(self, trainer: Address) -> Lease | Literal["wait", "done"]:
         """The next split for a trainer."""
-        return self._control.lease(Address(*trainer)) if self._control else "done"
+        return self._control.lease(Address(*trainer)) if self._control else "wait"
 
-    def report(self, trainer: Address, number: int, report: Report, rejected: list[RejectedLine]) -> int:
-        """What a trainer did since its last report, numbered; returns the samples that the others have committed."""
-        return self._control.report(Address(*trainer), number, report, rejected) if self._control else 0
+    def report(
+        self, trainer: Address, number: int, report: Report, rejected: list[RejectedLine]
+    ) -> tuple[int, int, int]:
+        """What a trainer did since its last report, numbered; the answer is a ``books.Receipt``."""
+        return self._control.report(Address(*trainer), number, report, rejected) if self._control else (0, -1, -1)
 
     def successor(self, trainer: Address, lost: Address) -> ShardTarget | None:
         """The younger incarnation of a lost shard, once it serves; ``None`` means: ask again."""

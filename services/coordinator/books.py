@@ -6,29 +6,37 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
-from services.coordinator.accounts import Accounts, AccountsState
-from services.coordinator.position import Position
+from services.coordinator.accounts import Accounts
+from services.coordinator.books_state import BooksState
 from services.coordinator.predictions import Predictions
 from services.coordinator.run_files import RunFiles
 from services.coordinator.work_queue import RowCounts, WorkQueue
 from services.identity import Address
+from services.state.work_records import ReportPart, SplitsRecord
 from trainer.data.block import RejectedLine
 from trainer.data.split import Lease
 from trainer.ledger import Report
 from trainer.metrics import EvalAccumulator, ProgressiveLoss
 
 
-class BooksState(BaseModel):
-    """Books as a save keeps them."""
+class Receipt(NamedTuple):
+    """The answer to a report.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    Attributes:
+        others_samples: committed by the other trainers.
+        counted: number up to which this trainer's reports are counted; it sends the next one.
+        durable: number up to which they would be after a restart; it keeps younger ones.
+    """
 
-    position: Position
-    accounts: AccountsState
+    others_samples: int
+    counted: int
+    durable: int
+
+
+NOT_COUNTED = Receipt(0, -1, -1)
+"""There are no books now: it is to be sent again."""
 
 
 class Books:
@@ -50,6 +58,7 @@ class Books:
         self._lock = threading.Lock()
         self.predictions = predictions
         self._last_report: dict[Address, int] = {}
+        self._durable: dict[Address, int] | None = None  # nobody keeps records
         self._messages: list[str] = []
         self._evaluator = ThreadPoolExecutor(
             1, thread_name_prefix="evaluate"
@@ -66,21 +75,56 @@ class Books:
                 return "wait"
             return self._queue.lease(trainer.index)
 
-    def report(self, trainer: Address, number: int, report: Report, rejected: list[RejectedLine]) -> int:
-        """Account a trainer's report; returns the samples that the others have committed.
+    def report(self, trainer: Address, number: int, report: Report, rejected: list[RejectedLine]) -> Receipt:
+        """Account a trainer's report, if it is the next one.
 
         Whatever goes wrong ends the run (``fatal``): a report that is half accounted must not be lost silently.
         """
         with self._lock:
-            # A replaced trainer's rows were queued again, so its report must not count.
-            counts = self._known(trainer) and number > self._last_report.get(trainer, 0)
-            if counts and self.fatal is None:  # what comes after the end would only add to the list of what is wrong
-                self._last_report[trainer] = number
+            if not self._known(trainer):  # a replaced trainer's rows were queued again: its report must not count
+                return Receipt(0, number, number)
+            if self.fatal is not None:  # more would only add to the list of what is wrong
+                return Receipt(0, number, number)
+            last = self._last_report.get(trainer, 0)
+            if number == last + 1:
+                self._last_report[trainer] = last = number
                 try:
                     self._account(trainer, report, rejected)
                 except Exception as error:
-                    self.fatal = self.fatal or error
-            return self._queue.trained_by_others(trainer.index)
+                    self.fatal = error
+            durable = last if self._durable is None else self._durable.get(trainer, 0)
+            return Receipt(self._queue.trained_by_others(trainer.index), last, durable)
+
+    def record(self) -> SplitsRecord:
+        """All that a coordinator needs to go on with these books after a restart."""
+        with self._lock:
+            leases, next_lease_id, trained_by = self._queue.leases()
+            return SplitsRecord(
+                books=BooksState(position=self._queue.position(), accounts=self._accounts.state()),
+                leases=leases,
+                next_lease_id=next_lease_id,
+                reports=tuple(
+                    ReportPart(trainer_id=address.index, generation=address.generation, number=number)
+                    for address, number in self._last_report.items()
+                    if self._known(address)
+                ),
+                trained_by=trained_by,
+            )
+
+    def recall(self, record: SplitsRecord) -> None:
+        """Go on from ``record``; the position is that of the queue already."""
+        with self._lock:
+            self._queue.reopen(record.leases, record.next_lease_id, record.trained_by)
+            self._last_report = {
+                Address("trainer", part.trainer_id, part.generation): part.number for part in record.reports
+            }
+
+    def durable(self, record: SplitsRecord) -> None:
+        """``record`` is in the state store: trainers need not keep the reports it counts."""
+        with self._lock:
+            self._durable = {
+                Address("trainer", part.trainer_id, part.generation): part.number for part in record.reports
+            }
 
     def state(self) -> BooksState:
         """Which rows are committed, and what they came to."""
@@ -143,6 +187,8 @@ class Books:
     def _account(self, trainer: Address, report: Report, rejected: list[RejectedLine]) -> None:
         queue, accounts = self._queue, self._accounts
         before, stages_done = queue.stage, queue.stages_done
+        if queue.restarted:  # what was leased of an evaluation that begins again counts for nothing
+            report = queue.without_unknown(report)
         splits = {commit.lease_id: queue.split_of(commit.lease_id) for commit in report.commits}
         queue.commit(trainer.index, report.commits)
         accounts.report(report, time.monotonic())

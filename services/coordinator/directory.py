@@ -11,13 +11,18 @@ from services.memory.process import ProcessIdentity
 
 @dataclass(slots=True)
 class Entry:
-    """One living (or starting) incarnation."""
+    """One living (or starting) incarnation.
+
+    ``name``: of the Ray actor, which stays when a spare becomes something else. ``ready``: it has what it works with.
+    """
 
     address: Address
     actor: Any
     node_id: str
     process: ProcessIdentity | None = None
     last_heartbeat_s: float = 0.0
+    name: str = ""
+    ready: bool = False
 
 
 class Directory:
@@ -32,6 +37,12 @@ class Directory:
         generation = self._generations.get((role, index), 0) + 1
         self._generations[role, index] = generation
         return Address(role, index, generation)
+
+    def recall(self, address: Address, entry: Entry | None) -> None:
+        """After a restart: the newest incarnation there was; ``None``: it is gone."""
+        self._generations[address.role, address.index] = address.generation
+        if entry is not None:
+            self.put(entry)
 
     def put(self, entry: Entry) -> None:
         """Make ``entry`` the current incarnation."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from checkpoint.policy import Action, FailureEvent, FailureHistory, RecoveryPolicy
-from services.coordinator.books import Books, BooksState
+from services.coordinator.books import Books
+from services.coordinator.books_state import BooksState
 from services.coordinator.directory import Directory, Entry
 from services.coordinator.failure_line import failure_line
 from services.coordinator.launch import Launcher
@@ -127,6 +129,21 @@ class FailureHandler:
                 entry, self._places.for_trainer(entry), failure, requeued
             )
             self._running.add(successor)
+
+    def recall(self, failures: Sequence[Mapping[str, Any]], rolled_back_samples: int) -> None:
+        """After a restart of the coordinator: what happened before."""
+        self.failures = [Failure.model_validate(one) for one in failures]
+        self._replacements = len(self.failures)
+        self.rolled_back_samples = rolled_back_samples
+
+    def note_coordinator(self, samples: int) -> None:
+        """This coordinator replaces one that died; nobody waited for it."""
+        failure = Failure(
+            role="coordinator", index=0, cause="its process died", at_samples=samples, mode="warm", pls=0.0, load_s=0.0
+        )
+        self.failures.append(failure)
+        self._event("coordinator_restarted", at_samples=samples)
+        self._say(failure_line(failure, "a new one knows the living actors from the state store"))
 
     def poll(self) -> None:
         """Note which rollbacks have been caught up with."""

@@ -52,7 +52,7 @@ class Launcher:
             address, name, self._coordinator, *self._timings
         )
         self._keepers[node_id] = (name, actor)
-        return self._enter(Entry(address, actor, node_id))
+        return self._enter(Entry(address, actor, node_id, name=self._actor_name(str(address))))
 
     def role(self, role: Role, index: int, node_id: str) -> Entry:
         """A shard, spare, trainer or sync server, idle until it is given its work."""
@@ -61,7 +61,12 @@ class Launcher:
         actor = self._options(kind, str(address), node_id, self._cpus[role]).remote(
             address, self.keeper_name(node_id), self._coordinator, *self._timings
         )
-        return self._enter(Entry(address, actor, node_id))
+        return self._enter(Entry(address, actor, node_id, name=self._actor_name(str(address))))
+
+    def recall(self) -> None:
+        """After a restart: the keepers are those of the directory."""
+        for entry in self._directory.all("keeper"):
+            self._keepers[entry.node_id] = (f"{self._run_id}/keeper-{entry.address.index}", entry.actor)
 
     def keeper_name(self, node_id: str) -> str:
         """Socket name of a node's keeper."""
@@ -76,6 +81,7 @@ class Launcher:
         if node_id not in self._keepers:
             entry = self.keeper(1 + max(e.address.index for e in self._directory.all("keeper")), node_id)
             entry.process = ProcessIdentity(*ray.get(entry.actor.identity.remote(), timeout=_KILL_TIMEOUT_S))
+            entry.ready = True
 
     def holds(self, entry: Entry) -> bool:
         """Whether the node's keeper has a shard's rows."""
@@ -136,7 +142,7 @@ class Launcher:
 
     def _options(self, kind: Any, name: str, node_id: str, cpus: float) -> Any:
         return kind.options(
-            name=f"{self._run_id}/{name}",
+            name=self._actor_name(name),
             namespace=NAMESPACE,
             lifetime="detached",
             num_cpus=cpus,
@@ -144,6 +150,9 @@ class Launcher:
             # keeper's memory. On a node that died since it was chosen, Ray fails the actor at once.
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
         )
+
+    def _actor_name(self, name: str) -> str:
+        return f"{self._run_id}/{name}"
 
     def _enter(self, entry: Entry) -> Entry:
         self._directory.put(entry)

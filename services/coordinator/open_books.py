@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from services.config import RunConfig
 from services.coordinator.accounts import Accounts
-from services.coordinator.books import Books, BooksState
+from services.coordinator.books import Books
+from services.coordinator.books_state import BooksState
 from services.coordinator.predictions import DIRECTORY, Predictions
 from services.coordinator.run_files import RunFiles
 from services.coordinator.setup import PreparedData

@@ -62,6 +62,7 @@ class Recovery:
         try:
             identity = entry.actor.identity.remote()
             entry.process = ProcessIdentity(*ray.get(identity, timeout=self._start_timeout_s))
+            entry.ready = True
         except DIED_TOO:
             return failure
         calls = [e.actor.hand_over.remote() for e in self._directory.all() if e.node_id == node_id and e is not entry]
@@ -200,6 +201,7 @@ class Recovery:
     def serve(self, entry: Entry, spare: Address | None, process: tuple[int, int]) -> None:
         """The shard has its rows: trainers may find it. ``spare``: what it was before."""
         entry.process, entry.last_heartbeat_s = ProcessIdentity(*process), time.monotonic()
+        entry.ready = True
         if spare is not None:
             self._directory.remove(spare)
         self._serving[entry.address.index] = entry
@@ -211,6 +213,10 @@ class Recovery:
         if spare is not None:
             self._directory.remove(spare)
             self.start_spare(spare.index, entry.node_id)
+
+    def recall(self) -> None:
+        """After a restart: shards that had rows have them."""
+        self._serving = {entry.address.index: entry for entry in self._directory.all("shard") if entry.ready}
 
     def start_spare(self, index: int, node_id: str | None) -> None:
         """Have an idle process ready for the next loss; not waited for. ``None``: its node died."""
@@ -235,7 +241,7 @@ class Recovery:
             heard_s = time.monotonic() - spare.last_heartbeat_s  # its first heartbeat follows its imports
             if spare.node_id == node_id and spare.process and heard_s < _FRESH_HEARTBEATS * self._heartbeat_s:
                 address = self._directory.next_address("shard", shard_id)
-                entry = Entry(address, spare.actor, spare.node_id, spare.process)
+                entry = Entry(address, spare.actor, spare.node_id, spare.process, name=spare.name)
                 self._directory.put(entry)
                 self._supervisor.watch(entry)
                 return entry, spare.address

@@ -149,9 +149,10 @@ class Rollback:
     def _succeed(self, old: Entry, address: Address) -> None:
         """The next incarnation, in the same process."""
         ray.get(old.actor.become.remote(address), timeout=self._timeout_s)
-        self._directory.put(Entry(address, old.actor, old.node_id, old.process, time.monotonic()))
+        entry = Entry(address, old.actor, old.node_id, old.process, time.monotonic(), name=old.name)
+        self._directory.put(entry)
         self._launcher.release_memory(old.node_id, f"{old.address}/")
-        self._supervisor.watch(Entry(address, old.actor, old.node_id, old.process))
+        self._supervisor.watch(entry)
 
 
 def _returned(call: Any) -> bool:

@@ -7,39 +7,45 @@ import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Literal
 
 import ray
 
-from checkpoint.errors import CheckpointError
 from services.config import RunConfig
-from services.coordinator.accounts import TooManyBadError
-from services.coordinator.books import Books, BooksState
+from services.coordinator.books import NOT_COUNTED, Books, Receipt
+from services.coordinator.books_state import BooksState
 from services.coordinator.data import prepare_data
 from services.coordinator.directory import Directory, Entry
+from services.coordinator.explain import explain
 from services.coordinator.failures import FailureHandler, RunFailedError
 from services.coordinator.go_on import go_on
 from services.coordinator.launch import Launcher
 from services.coordinator.nodes import Assignment, budgets
 from services.coordinator.open_books import open_books
 from services.coordinator.open_store import open_store
-from services.coordinator.places import NoPlaceError, Places
-from services.coordinator.predictions import PredictionsError, notices
+from services.coordinator.places import Places
+from services.coordinator.predictions import notices
+from services.coordinator.recall import Recalled, coordinator_records, recall_directory
 from services.coordinator.recovery import Recovery
 from services.coordinator.rollback import Rollback
 from services.coordinator.row_recovery import RowRecovery
 from services.coordinator.run_files import RunFiles
+from services.coordinator.run_memory import RunMemory
 from services.coordinator.run_saves import RunSaves
 from services.coordinator.setup import PlacedTables, PreparedData, RunSetup, place_tables
 from services.coordinator.shard_counts import ShardCounts
+from services.coordinator.snapshot import snapshot
 from services.coordinator.summarize import summarize, versions
-from services.coordinator.supervisor import Finished, Supervisor
-from services.coordinator.work_queue import AccountingError, RowCounts
+from services.coordinator.supervisor import Death, Finished, Supervisor
+from services.coordinator.work_queue import RowCounts
 from services.identity import Address
 from services.placement.memory import piece_bytes
 from services.placement_report import PlacementReport
 from services.progress import Progress
 from services.shard.restoring import RestoreOrder
+from services.state.errors import StateStoreUnavailableError
+from services.state.record import Record
 from services.summary import Failure, State
 from services.trainer.dense_start import DenseStart
 from services.transport.errors import ShardUnavailableError
@@ -51,15 +57,6 @@ from trainer.ledger import Report
 _POLL_S = 0.25
 _ROOT_CAUSE_S = 5.0
 _STOP_S = 10.0
-
-
-def explain(error: Exception) -> str:
-    """One readable line or block: what an actor's call failed with, without Ray's remote traceback."""
-    cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
-    text = str(cause) or repr(cause)
-    readable = (RunFailedError, TooManyBadError, PredictionsError, NoPlaceError, CheckpointError, AccountingError)
-    own = isinstance(cause, (*readable, ValueError, ShardUnavailableError))
-    return text if own else f"{type(cause).__name__}: {text}"
 
 
 class CancelledError(RuntimeError):
@@ -80,12 +77,18 @@ class RunControl:
         assignment: Assignment,
         lock: threading.RLock,
         resume: bool = False,
+        recalled: Callable[[], None] | None = None,
     ) -> None:
         """``directory`` is shared with the actor, under ``lock``; ``started_s``: the driver's clock when it began.
 
-        ``resume``: go on from the newest consistent save.
+        ``resume``: go on from the newest consistent save. ``recalled``: given
+        when the coordinator died and was started again; called once the living actors are known.
+
         """
-        self._resume = resume
+        self._resume, self._recalled = resume, recalled
+        self._memory: RunMemory | None = None
+        self._deaths: list[Death] = []
+        self._started_samples = 0
         self._config, self._run_id = config, run_id
         self._started_s = started_s - time.time() + time.monotonic()
         self._directory, self._launcher, self._assignment, self._lock = directory, launcher, assignment, lock
@@ -134,6 +137,8 @@ class RunControl:
             self._event("failed", error=error, traceback=traceback.format_exc())
         if self._saves is not None:
             self._saves.saver.close()
+        if self._memory is not None:
+            self._memory.close()
         shard_stats = self._shard_stats() if state != "FAILED" else None
         self._launcher.end_all()
         books = self._books
@@ -153,7 +158,7 @@ class RunControl:
             checkpoint=self._saves.saver.summary if self._saves else None,
             pls=self._saves.pls if self._saves else None,
             lost_samples=round(self._saves.pls.spent * self._total_samples) if self._saves else 0,
-            started_samples=self._saves.started_samples if self._saves else 0,
+            started_samples=self._started_samples,
             rolled_back_samples=self._handler.rolled_back_samples if self._handler else 0,
             predictions=books.predictions.summary() if books and books.predictions else None,
         )
@@ -170,37 +175,19 @@ class RunControl:
 
     def progress(self) -> Progress:
         """A snapshot for the live display."""
-        books = self._books
-        accounts = books.accounts if books else None
-        speed, loss = books.recent() if books else (0.0, None)
-        phases: dict[str, float] = {}
-        for stats in list(self._trainer_stats.values()):
-            for phase, seconds in stats.get("phases", {}).items():
-                phases[phase] = phases.get(phase, 0.0) + seconds
-        busy = sum(phases.values())
-        last = accounts.evaluations[-1].metrics if accounts and accounts.evaluations else None
-        predictions = books.predictions if books else None
         with self._lock:
             messages, self._messages = self._messages, []
             placement, self._placement = self._placement, None
             alive = [len(self._directory.all(role)) for role in ("trainer", "shard")]
-        messages += self._files.take_alarms() + (books.take_messages() if books else [])
-        return Progress(
-            state="STOPPING" if self._cancelled else "RUNNING" if books else "STARTING",
-            stage=self._described_stage(),
-            samples=books.counts.trained if books else 0,
-            total_samples=self._total_samples,
-            predicted_rows=predictions.rows_done if predictions else 0,
-            total_predicted_rows=predictions.total_rows if predictions else 0,
-            throughput_samples_per_s=predictions.rows_per_s if predictions and predictions.rows_done else speed,
-            loss=loss.logloss if loss else None,
-            ne=loss.ne if loss else None,
-            auc=last.auc if last else None,
-            phases={phase: seconds / busy for phase, seconds in phases.items()} if busy else {},
-            trainers=alive[0],
-            shards=alive[1],
-            messages=tuple(messages),
-            placement=placement,
+        return snapshot(
+            self._books,
+            "STOPPING" if self._cancelled else "RUNNING" if self._books else "STARTING",
+            self._described_stage(),
+            self._total_samples,
+            list(self._trainer_stats.values()),
+            alive,
+            messages + self._files.take_alarms(),
+            placement,
         )
 
     def cancel(self, why: str) -> None:
@@ -222,11 +209,14 @@ class RunControl:
             return "done"
         if self._books is None:  # readers start before the last trainer is set up
             return "wait"
-        return self._books.lease(trainer)
+        lease = self._books.lease(trainer)
+        if isinstance(lease, Lease) and self._memory is not None:
+            self._memory.keep_lease(lease.lease_id)
+        return lease
 
-    def report(self, trainer: Address, number: int, report: Report, rejected: list[RejectedLine]) -> int:
-        """What a trainer did since its last report; returns the samples that the others have committed."""
-        return self._books.report(trainer, number, report, rejected) if self._books else 0
+    def report(self, trainer: Address, number: int, report: Report, rejected: list[RejectedLine]) -> Receipt:
+        """What a trainer did since its last report; without books it is to be sent again."""
+        return self._books.report(trainer, number, report, rejected) if self._books else NOT_COUNTED
 
     def successor(self, trainer: Address, lost: Address) -> ShardTarget | None:
         """The younger incarnation of a lost shard, once it serves."""
@@ -241,9 +231,12 @@ class RunControl:
 
     def _start(self) -> None:
         config = self._config
+        self._memory = self._open_memory()
+        recalled = None if self._recalled is None else self._recall(self._recalled)
         store, going_on = open_store(config, self._files.directory), None
-        if self._resume:
+        if self._resume and recalled is None:
             going_on = go_on(store, config.train.batch_size, self._event, self._say)
+            self._started_samples = going_on.state.samples
         for entry in self._directory.all():
             self._supervisor.watch(entry)
         self._enter_stage("reading data")
@@ -269,9 +262,39 @@ class RunControl:
                 store,
                 going_on,
             )
-        self._prepare(data, placed)
+        self._prepare(data, placed, recalled)
+        if self._memory is not None:
+            self._memory.start(lambda: self._books, self._records, fresh=recalled is None)
 
-    def _prepare(self, data: PreparedData, placed: PlacedTables) -> None:
+    def _open_memory(self) -> RunMemory | None:
+        """``None``: a restart of the coordinator would end the run; training does not need it."""
+        try:
+            memory = RunMemory(
+                self._config, str(self._files.directory), self._directory, self._lock, self._event, self._say
+            )
+        except StateStoreUnavailableError as error:
+            self._event("state_store", state="away", detail=str(error))
+            self._say(f"there is no state store, so a death of the coordinator would end the run: {error}")
+            return None
+        self._files.sequence = memory.last_event()
+        self._files.on_event = memory.append
+        return memory
+
+    def _recall(self, known: Callable[[], None]) -> Recalled:
+        """The former coordinator's state; its actors, those that live, are known again."""
+        found = None if self._memory is None else self._memory.recall()
+        if found is None:
+            raise RunFailedError("the coordinator died before training began, or nothing is left of its state")
+        with self._lock:
+            self._deaths = recall_directory(self._directory, self._launcher, found.roles)
+        known()
+        return found
+
+    def _records(self) -> list[Record]:
+        assert self._handler is not None
+        return coordinator_records(self._run_id, self._total_samples, self._started_samples, self._saves, self._handler)
+
+    def _prepare(self, data: PreparedData, placed: PlacedTables, recalled: Recalled | None) -> None:
         config = self._config
         self._check()
         total = data.plan.train_rows * config.train.epochs
@@ -287,14 +310,18 @@ class RunControl:
             self._event,
             lambda: self._saves.newest() if self._saves else None,
         )
+        self._total_samples = total
+        self._shard_counts = ShardCounts(total)
+        self._data = data
+        if recalled is not None:
+            self._take_over(placed, recalled)
+            return
         start_from = self._saves.start_from if self._saves else None
         save, state = (start_from.save, start_from.state) if start_from else (None, None)
         order = None if save is None else RestoreOrder(save.url, save.run, save.save_id)
         self._enter_stage("loading rows")
         self._setup.load_shards(order)
         self._event("loaded", pids={str(entry.address): entry.process[0] for entry in self._shards() if entry.process})
-        self._total_samples = total
-        self._shard_counts = ShardCounts(total)
         self._event("data", train_rows=data.plan.train_rows, eval_rows=data.plan.eval_rows)
         held_out = "the latest in time" if config.data.eval is None else "from data.eval"
         self._say(f"{data.plan.train_rows:,} training rows; {data.plan.eval_rows:,} held out, {held_out}")
@@ -314,12 +341,27 @@ class RunControl:
         for trainer_id, call in calls.items():
             self._setup.setup_trainer(trainer_id, call)
         self._setup.load_center(save)
-        self._data = data
         self._books = open_books(config, data, self._files, self._knows, state.books if state else None)
         self._handler = self._failure_handler(placed)
         self._event("stage", stage=self._books.stage)
         for entry in self._trainers():
             self._supervisor.run(entry)
+
+    def _take_over(self, placed: PlacedTables, recalled: Recalled) -> None:
+        """Go on where the former coordinator died; trainers and shards did not wait for it."""
+        record = recalled.coordinator
+        self._started_samples = record.started_samples
+        self._recovery.recall()
+        if self._saves is not None:
+            self._saves.recall(record, recalled.pls)
+        self._books = open_books(self._config, self._data, self._files, self._knows, recalled.splits.books)
+        self._books.recall(recalled.splits)
+        self._handler = self._failure_handler(placed)
+        self._handler.recall(record.failures, record.rolled_back_samples)
+        for entry in self._trainers():
+            self._supervisor.rejoin(entry)
+        self._handler.note_coordinator(self._books.counts.trained)
+        self._event("stage", stage=self._books.stage)
 
     def _failure_handler(self, placed: PlacedTables) -> FailureHandler:
         config, directory, launcher = self._config, self._directory, self._launcher
@@ -409,6 +451,8 @@ class RunControl:
         self._running.update(entry.address for entry in self._trainers())
         if self._saves is not None:
             self._saves.start()
+        for death in self._deaths:  # who died while there was no coordinator
+            self._handler.handle(death)
         while self._running:
             deaths, finished = self._supervisor.poll(_POLL_S)
             self._check()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from services.state.run_records import EventRecord
 from trainer.data.block import RejectedLine
 
 
@@ -22,10 +23,17 @@ class RunFiles:
         self._lock = threading.Lock()
         self._failing = False
         self._alarms: list[str] = []
+        self.sequence = 0
+        self.on_event: Callable[[EventRecord], None] = lambda event: None
 
     def event(self, kind: str, **fields: Any) -> None:
         """One line of ``events.jsonl``."""
-        self._append("events.jsonl", [{"time": time.time(), "kind": kind, **fields}])
+        now_s = time.time()
+        self._append("events.jsonl", [{"time": now_s, "kind": kind, **fields}])
+        plain = json.loads(json.dumps(fields, default=str))
+        with self._lock:  # the store takes them in the order of their numbers
+            self.sequence += 1
+            self.on_event(EventRecord(sequence=self.sequence, time_unix_s=now_s, what=kind, fields=plain))
 
     def metrics(self, **fields: Any) -> None:
         """One line of ``metrics.jsonl``."""

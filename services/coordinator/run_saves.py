@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from checkpoint.checkpoint_config import CheckpointConfig
 from checkpoint.store import CheckpointStore
 from services.config import RunConfig
 from services.coordinator.books import Books
@@ -17,6 +18,8 @@ from services.coordinator.open_saver import open_saver
 from services.coordinator.run_state import RunState
 from services.coordinator.save_round import Saved
 from services.coordinator.setup import PlacedTables
+from services.state.coordinator_records import CoordinatorRecord
+from services.state.quality_records import PlsRecord
 from services.summary import Pls
 from services.trainer.dense_start import SavedAt
 
@@ -78,6 +81,24 @@ class RunSaves:
         """The quality budget."""
         planner = self.saver.planner
         return Pls(budget=planner.budget, spent=planner.spent_pls, effective=planner.effective_pls)
+
+    @property
+    def useful_s(self) -> float:
+        """Seconds trained."""
+        return self._progress()[0]
+
+    @property
+    def settings(self) -> CheckpointConfig:
+        """``checkpoint.*``."""
+        return self._config.checkpoint
+
+    def recall(self, record: CoordinatorRecord, pls: PlsRecord | None) -> None:
+        """After a restart of the coordinator: what was saved and spent before."""
+        self._useful_base_s = record.useful_s
+        self.saver.recall(record.parent, record.timeline)
+        self.saver.planner.recall(record.saves, record.history)
+        if pls is not None:
+            self.saver.planner.resumed(pls.spent, pls.effective, record.row_losing_failures)
 
     def start(self) -> None:
         """Training begins now."""

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from checkpoint.errors import SaveCorrupt
 from checkpoint.manifest import Manifest
-from services.coordinator.books import BooksState
+from services.coordinator.books_state import BooksState
 
 _KEY = "run_state"
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from checkpoint.budget import Recovery
 from checkpoint.manifest import SaveKind
@@ -77,6 +78,15 @@ class SavePlanner:
             share = _NEW_SHARE if self._measured else 1.0
             self._costs = replace(self._costs, save_s=(1 - share) * self._costs.save_s + share * stall_s)
             self._measured = True
+
+    @property
+    def saves(self) -> tuple[tuple[SaveKind, int], ...]:
+        """Kind and samples of those since the last full one."""
+        return tuple(self._saves)
+
+    def recall(self, saves: Sequence[tuple[SaveKind, int]], history: Mapping[str, Any]) -> None:
+        """After a restart of the coordinator: what was saved before."""
+        self._saves, self.history = list(saves), SaveHistory(**history)
 
     def resumed(self, spent_pls: float, effective_pls: float | None, row_losing_failures: int) -> None:
         """The run had a past: what it spent stays spent."""

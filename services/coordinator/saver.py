@@ -96,6 +96,15 @@ class Saver:
             self.planner.restored(samples, useful_s)
 
     @property
+    def parent(self) -> str | None:
+        """The save that the next one continues."""
+        return self._parent
+
+    def recall(self, parent: str | None, timeline: int) -> None:
+        """After a restart of the coordinator: what the next save continues."""
+        self._parent, self.timeline = parent, timeline
+
+    @property
     def summary(self) -> CheckpointSummary:
         """For ``summary.json``."""
         plan = self.planner.plan

@@ -111,13 +111,14 @@ class RunSetup:
         """
         for entry in self._directory.all("keeper"):  # everybody's memory comes from them
             entry.process = ProcessIdentity(*ray.get(entry.actor.identity.remote(), timeout=self._timeout_s))
+            entry.ready = True
         calls = [
             (entry, entry.actor.load.remote(self.shard_spec(entry.address.index), order))
             for entry in self._directory.all("shard")
         ]
         for entry, call in calls:
             process, _ = ray.get(call, timeout=self._timeout_s)
-            entry.process = ProcessIdentity(*process)
+            entry.process, entry.ready = ProcessIdentity(*process), True
 
     def shard_spec(self, shard_id: int) -> ShardSpec:
         """What a shard is made of."""
@@ -163,7 +164,7 @@ class RunSetup:
         entry = self._directory.get("trainer", trainer_id)
         assert entry is not None
         process, source = ray.get(call, timeout=self._timeout_s)
-        entry.process = ProcessIdentity(*process)
+        entry.process, entry.ready = ProcessIdentity(*process), True
         return str(source)
 
     def load_center(self, save: SavedAt | None = None, *, mean: bool = False) -> None:
@@ -178,7 +179,7 @@ class RunSetup:
         replicas = ray.get([one.actor.center_weights.remote(save) for one in asked], timeout=self._timeout_s)
         weights = replicas[0] if len(replicas) == 1 else mean_array(replicas)
         call = server.actor.load.remote(weights, self._config.sync.alpha)
-        server.process = ProcessIdentity(*ray.get(call, timeout=self._timeout_s))
+        server.process, server.ready = ProcessIdentity(*ray.get(call, timeout=self._timeout_s)), True
 
     def shard_target(self, entry: Entry, node_id: str) -> ShardTarget:
         """How a trainer on ``node_id`` reaches a shard."""

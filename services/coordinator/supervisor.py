@@ -46,6 +46,10 @@ class Supervisor:
         """Start a trainer's training and wait for its end."""
         self._runs[entry.actor.run.remote()] = entry
 
+    def rejoin(self, entry: Entry) -> None:
+        """Wait for the end of training that a former coordinator started."""
+        self._runs[entry.actor.ended.remote()] = entry
+
     @property
     def running(self) -> int:
         """Trainers whose ``run`` has not ended."""

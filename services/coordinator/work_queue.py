@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from services.coordinator.position import OpenPart, Position, fingerprint
+from services.state.work_records import LeasePart
 from trainer.data.split import Lease, Purpose, Split
-from trainer.ledger import Commit
+from trainer.ledger import Commit, Report
 
 Range = tuple[int, int]
+
+_LEASES_IN_DOUBT = 1_000_000
+"""Numbers that are left out after a restart: the coordinator may have given some out that no record has."""
 
 
 class AccountingError(RuntimeError):
@@ -74,6 +78,7 @@ class WorkQueue:
     ) -> None:
         self.counts = RowCounts()
         self.stages_done = 0
+        self.restarted = False
         self._before_stage = RowCounts()
         self._trained_by: dict[int, int] = {}
         self._open: dict[int, _Open] = {}
@@ -153,6 +158,43 @@ class WorkQueue:
                 if one.ordinal in parts or one.ordinal >= first_whole
             )
             self._advance()
+
+    def leases(self) -> tuple[tuple[LeasePart, ...], int, dict[int, int]]:
+        """Open leases of a training stage, the next lease's number, and samples by trainer."""
+        parts = tuple(
+            LeasePart(
+                lease_id=lease_id,
+                trainer_id=lease.trainer_id,
+                ordinal=lease.ordinal,
+                remaining=tuple(lease.remaining),
+                seen=lease.seen,
+            )
+            for lease_id, lease in self._open.items()
+            if lease.purpose == "train"
+        )
+        return parts, self._next_lease, dict(self._trained_by)
+
+    def reopen(self, leases: Iterable[LeasePart], next_lease_id: int, trained_by: Mapping[int, int]) -> None:
+        """After ``go_to``: these splits are with trainers already."""
+        self._trained_by = dict(trained_by)
+        self._next_lease = next_lease_id + _LEASES_IN_DOUBT
+        self.restarted = True
+        if not self._stages:
+            return
+        todo = {one.ordinal: one for one in self._stages[0].todo}
+        for lease in leases:
+            taken = todo.pop(lease.ordinal)
+            self._open[lease.lease_id] = _Open(
+                lease.trainer_id, "train", taken.epoch, taken.split, list(lease.remaining), lease.ordinal, lease.seen
+            )
+        self._stages[0].todo = deque(one for one in self._stages[0].todo if one.ordinal in todo)
+
+    def without_unknown(self, report: Report) -> Report:
+        """A report less what is of leases that nobody has: of an evaluation that a restart set back."""
+        if all(commit.lease_id in self._open for commit in report.commits):
+            return report
+        known = [commit for commit in report.commits if commit.lease_id in self._open]
+        return Report(commits=known, bad_batches=report.bad_batches, loss=report.loss, first_pass=report.first_pass)
 
     def split_of(self, lease_id: int) -> Split:
         """What an open lease is of.

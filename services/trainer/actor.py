@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -26,7 +27,7 @@ _KEPT_BYTES = 512 << 20
 """Freed memory a trainer keeps for its next steps; activations of B=8192 are some 100 MiB a thread."""
 
 
-@ray.remote(max_restarts=0, concurrency_groups={"watch": 1, "control": 2, "save": 1})
+@ray.remote(max_restarts=0, concurrency_groups={"watch": 1, "control": 2, "save": 1, "ended": 1})
 class Trainer:
     """One dense replica and its threads. ``run`` blocks for the whole of the training."""
 
@@ -41,12 +42,14 @@ class Trainer:
         self._address, self._keeper, self._coordinator = Address(*address), keeper, coordinator
         self._core: TrainerCore | None = None
         self._stopped = threading.Event()
+        self._end: Future[dict[str, Any]] = Future()
         self._lease = Lease(self._address, coordinator, heartbeat_s, lease_s, self._stats)
 
     def setup(self, spec: TrainerSpec, dataset: Dataset, encoders: FeatureEncoders) -> tuple[tuple[int, int], str]:
         """Build replica, lines and readers; returns this process's identity and where the replica is from."""
         from services.trainer.core import TrainerCore
 
+        self._end = Future()
         self._core = TrainerCore(self._address, self._keeper, self._coordinator, spec, dataset, encoders)
         return identify(), self._core.dense_from
 
@@ -65,8 +68,18 @@ class Trainer:
     def run(self) -> dict[str, Any]:
         """Train until there is no more work; returns the last counters."""
         assert self._core is not None
-        self._core.run()
+        try:
+            self._core.run()
+            self._end.set_result(self._stats())
+        except BaseException as error:
+            self._end.set_exception(error)
+            raise
         return self._stats()
+
+    @ray.method(concurrency_group="ended")
+    def ended(self) -> dict[str, Any]:
+        """Wait for the end of ``run``, and answer as it does: for a coordinator that did not start it."""
+        return self._end.result()
 
     @ray.method(concurrency_group="control")
     def stop(self) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError
@@ -18,6 +19,13 @@ from trainer.ledger import Ledger, Report
 _INTERVAL_S = 0.1
 _HURRY_S = 0.001
 _CALL_TIMEOUT_S = 30.0
+_MOST_KEPT = 100_000
+
+
+class _Kept(NamedTuple):
+    number: int
+    report: Report
+    rejected: list[RejectedLine]
 
 
 class Reporter:
@@ -41,7 +49,8 @@ class Reporter:
         self._lock = threading.Lock()
         self._number = 0
         self._sending = self._abandoned = False
-        self._undelivered: tuple[Report, list[RejectedLine], int] | None = None
+        self._counted = 0
+        self._kept: deque[_Kept] = deque(maxlen=_MOST_KEPT)  # until they would survive the coordinator
 
     def start(self) -> None:
         """Begin reporting."""
@@ -55,8 +64,8 @@ class Reporter:
     def flush(self, timeout_s: float) -> bool:
         """Deliver what the threads, which stand still, have done; False when that takes longer."""
         deadline = time.monotonic() + timeout_s
-        # In this order: what is no longer waiting is being sent, and what is no longer being sent may have failed.
-        while self._waiting() or self._sending or self._undelivered is not None:
+        # In this order: what is no longer waiting is being sent, and what was sent may not have been counted.
+        while self._waiting() or self._sending or self._counted < self._number:
             if time.monotonic() > deadline:
                 return False
             self._hurry.set()
@@ -98,20 +107,25 @@ class Reporter:
             self._sending = False
 
     def _deliver(self) -> bool:
-        if self._undelivered is None:
-            own, report = self._ledger.started_samples, self._ledger.take()
-            with self._lock:
-                rejected, self._rejected = self._rejected, []
-            if not report and not rejected:
-                return True
+        own, report = self._ledger.started_samples, self._ledger.take()
+        with self._lock:
+            rejected, self._rejected = self._rejected, []
+        if report or rejected:
             self._number += 1
-            self._undelivered = (report, rejected, own)
-        report, rejected, own = self._undelivered
-        try:
-            call = self._coordinator.report.remote(self._address, self._number, report, rejected)
-            others = ray.get(call, timeout=_CALL_TIMEOUT_S)
-        except (RayActorError, GetTimeoutError):  # the lease decides how long a coordinator may be away
-            return False
-        self._undelivered = None
-        self._rates.reported(others, own)
+            self._kept.append(_Kept(self._number, report, rejected))
+        while self._counted < self._number:
+            following = next(kept for kept in self._kept if kept.number == self._counted + 1)
+            try:
+                call = self._coordinator.report.remote(
+                    self._address, following.number, following.report, following.rejected
+                )
+                others, counted, durable = ray.get(call, timeout=_CALL_TIMEOUT_S)
+            except (RayActorError, GetTimeoutError):  # the lease decides how long a coordinator may be away
+                return False
+            if counted < 0:  # it was started again and does not have its books yet
+                return False
+            self._counted = counted  # lower than before when it was started again: the rest is sent again
+            while self._kept and self._kept[0].number <= durable:
+                self._kept.popleft()
+            self._rates.reported(others, own)
         return True

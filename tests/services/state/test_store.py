@@ -8,44 +8,40 @@ import time
 
 import pytest
 
+from services.coordinator.books_state import AccountsState, BooksState
+from services.coordinator.position import Position
 from services.state.errors import EtagMismatchError, StateStoreUnavailableError, UnreadableRecordError
 from services.state.quality_records import PlsRecord, SaveRecord
 from services.state.run_records import HeartbeatRecord, RoleRecord
 from services.state.store import StateStore
 from services.state.url import public_url, url_problem
-from services.state.work_records import FileRows, LeaseRecord, SplitPart, SplitsRecord
+from services.state.work_records import LeasePart, SplitsRecord
 from tests.services.state.some_records import event, heartbeat, pls, role
+from trainer.data.block import RejectedLine
 
 SECRET = "pa55w0rd"
 
 
 def test_records_come_back_equal(store: StateStore) -> None:
-    split = SplitPart(path="ä b.tsv", row_start=0, row_end=9)
-    lease = LeaseRecord(
-        lease_id=3,
-        trainer_id=0,
-        trainer_generation=1,
-        purpose="train",
-        epoch=1,
-        split=split,
-        remaining=((0, 2), (4, 9)),
+    position = Position(plan="p", stages_done=1, untouched=2, open=(), counts={"trained": 5})
+    accounts = AccountsState(
+        first_pass=(0.5, 5, 1),
+        evaluations=(),
+        bad_batches=(),
+        bad_lines=(RejectedLine("ä b.tsv", 3, "I1", "x", "a number"),),
     )
     splits = SplitsRecord(
-        data_hash="d", stages_done=1, stage="train", round=2, files=(FileRows(path="f", epoch=2, committed=((0, 5),)),)
+        books=BooksState(position=position, accounts=accounts),
+        leases=(LeasePart(lease_id=3, trainer_id=0, ordinal=1, remaining=((0, 2), (4, 9)), seen=False),),
+        trained_by={0: 5},
     )
-    for record in (lease, splits, role(1), heartbeat(1), pls(1)):
+    for record in (splits, role(1), heartbeat(1), pls(1)):
         etag = store.put(record)
         assert store.get(type(record), record.name) == (record, etag)
     assert store.client.get("penumbra:run:r:role:shard:1").startswith(b'{"schema":1,"role":"shard","index":1,')
-    assert store.delete(LeaseRecord, "3")
-    assert not store.delete(LeaseRecord, "3")
-    assert store.get(LeaseRecord, "3") is None
-
-
-@pytest.mark.parametrize("ranges", [((5, 2),), ((0, 4), (3, 9)), ((0, 4), (4, 9)), ((4, 5), (0, 1))])
-def test_rows_cannot_be_committed_twice(ranges: tuple[tuple[int, int], ...]) -> None:
-    with pytest.raises(ValueError, match="not ascending"):
-        FileRows(path="f", epoch=1, committed=ranges)
+    assert store.delete(RoleRecord, "shard:1")
+    assert not store.delete(RoleRecord, "shard:1")
+    assert store.get(RoleRecord, "shard:1") is None
 
 
 def test_find_sees_one_kind_of_one_run(store: StateStore) -> None:
