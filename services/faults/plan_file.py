@@ -55,13 +55,17 @@ def _line(root: Node, detail: Any) -> str:
 
 
 def _locate(root: Node, loc: tuple[int | str, ...]) -> tuple[str, str, str]:
-    """Where it was written, its path, and the last part of ``loc``; names of union branches are no keys."""
+    """Where it was written, its path, and the last part of ``loc``; names of union branches are no keys.
+
+    The branches of ``when`` are named like the key that tells them: with a key of the same section behind it, it is a
+    branch.
+    """
     node, path = root, ""
     for position, part in enumerate(loc):
-        last = position == len(loc) - 1
-        child = node.value.get(str(part)) if isinstance(node.value, dict) else None
-        if child is not None and (last or isinstance(child.value, dict | list)):
-            node = child
+        keys = node.value if isinstance(node.value, dict) else {}
+        is_key = part in keys and (isinstance(keys[str(part)].value, dict) or not keys.keys() & loc[position + 1 :])
+        if is_key:
+            node = keys[str(part)]
             path += f".{part}" if path else str(part)
         elif isinstance(node.value, list) and isinstance(part, int):
             node = node.value[part]

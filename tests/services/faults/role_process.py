@@ -11,6 +11,9 @@ import sys
 import time
 from pathlib import Path
 
+from services.faults.phase_board import open_phase_board
+from services.faults.phases import Phase
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -45,9 +48,6 @@ def state(pid: int) -> str:
 
 
 def main(board: str, role: str, index: str, generation: str, log: str) -> None:
-    from services.faults.phase_board import open_phase_board
-    from services.faults.phases import Phase
-
     phases = open_phase_board(board, role, int(index), int(generation))  # type: ignore[arg-type]
     print("ready", flush=True)
     while True:

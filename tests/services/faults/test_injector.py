@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from services.faults.board_file import START_LOW, BoardFile
 from services.faults.board_reader import BoardReader, Slot
 from services.faults.fault_log import Report
 from services.faults.injector import Injector, InjectorError
@@ -211,9 +212,7 @@ def test_without_a_board_the_events_name_the_shards(tmp_path: Path, roles: Roles
         {"time": time.time() - 60, "kind": "adopted", "address": "shard-2.g3", "pid": stale.pid},
     ]
     (run_dir / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    plan = plan_of(
-        kill("shard", {"at_s": 0}, 1), kill("shard", {"at_s": 0}, 2), kill("shard", {"phase": "update"}, 0)
-    )
+    plan = plan_of(kill("shard", {"at_s": 0}, 1), kill("shard", {"at_s": 0}, 2), kill("shard", {"phase": "update"}, 0))
     report = Injector(plan, run_dir).run()
     check_counts(run_dir, report, 1, 2)
     assert (report.injected[0].pid, report.injected[0].generation, report.injected[0].phase) == (successor.pid, 2, None)
@@ -225,8 +224,6 @@ def test_without_a_board_the_events_name_the_shards(tmp_path: Path, roles: Roles
 
 def test_a_recycled_pid_is_not_signalled(run_dir: Path, roles: Roles) -> None:
     process = roles.start("shard", 0)
-    from services.faults.board_file import START_LOW, BoardFile
-
     BoardFile(roles.board).words("shard", 0)[START_LOW] -= 1
     plan = plan_of(kill("shard", {"at_s": 0}, 0), kill("shard", {"phase": "update", "within_s": 0.2}, 0))
     check_counts(run_dir, Injector(plan, run_dir).run(), 0, 2)
@@ -296,7 +293,7 @@ def test_when_the_injector_is_told_to_end_it_undoes_everything_itself(run_dir: P
     injector, shard, trainer, switch = held
     injector.send_signal(signal.SIGTERM)
     assert injector.wait(10) == 1
-    assert undone(shard, trainer, switch)()
+    wait_until(undone(shard, trainer, switch), 5, "everything is undone")
     assert [record["by"] for record in logged(run_dir, "released")] == ["injector"] * 3
     assert len(logged(run_dir, "not_injected")) == 1
 
