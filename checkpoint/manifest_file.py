@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import xxhash
 from pydantic import ValidationError
@@ -11,6 +12,8 @@ from checkpoint.errors import SaveCorrupt
 from checkpoint.manifest import Manifest
 
 _SEAL = ',"checksum":"xxh3_128:'
+_DIGITS = 32
+_SEALED = re.compile(rf'[0-9a-f]{{{_DIGITS}}}"}}\s*')
 _FORMAT = 1
 
 
@@ -27,9 +30,9 @@ def from_text(text: bytes, where: str) -> Manifest:
         SaveCorrupt: it is torn or altered, of another format, or says something impossible.
     """
     body, seal, digest = text.decode(errors="replace").rpartition(_SEAL)
-    if not seal:
+    if not seal or not _SEALED.fullmatch(digest):  # the last seal of a torn manifest is that of a file
         raise SaveCorrupt(f"{where}: {len(text)} bytes without a checksum at the end: torn, or not written by Penumbra")
-    if digest.rstrip() != f'{xxhash.xxh3_128_hexdigest(body.encode())}"}}':
+    if digest[:_DIGITS] != xxhash.xxh3_128_hexdigest(body.encode()):
         raise SaveCorrupt(f"{where}: altered after it was written: the checksum at its end is not that of its text")
     fields = json.loads(body + "}")
     if fields.get("format") != _FORMAT:

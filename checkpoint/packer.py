@@ -88,7 +88,7 @@ class Packer:
                 raise StorageSlow(
                     f"waited {self._patience_s:g} s for one of {pool.count} buffers of {pool.buffer_bytes:,} bytes; "
                     f"{self._job.bytes_written:,} bytes of this file are written: the storage is slower than that. "
-                    "Save less often, or to faster storage"
+                    "Save less often (checkpoint.interval_s), or to faster storage (storage_path)"
                 )
             self._filled = 0
         return pool.buffer_bytes - self._filled

@@ -14,9 +14,13 @@ from checkpoint.errors import CheckpointError, StorageDenied, StorageError, Stor
 
 _Result = TypeVar("_Result")
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
-_HOPELESS = _FULL | _DENIED | {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP}
+_HOPELESS = (
+    _FULL
+    | _DENIED
+    | {errno.EFBIG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class RetryPolicy:
 
         Raises:
             FileNotFoundError: as it comes; what an absent file means is for the caller to say.
-            StorageFull: no space or quota; not tried again, as waiting frees nothing.
+            StorageFull: no space or quota, or the file would be too large; not tried again, as waiting frees nothing.
             StorageDenied: permission denied or read-only; not tried again.
             StorageError: anything else, after all attempts.
         """
@@ -69,6 +73,8 @@ def translated(error: Exception, what: str, where: str) -> StorageError:
     reason = f"{where}: could not {what}: {type(error).__name__}: {error}"
     if number in _FULL:
         return StorageFull(f"{reason}{_space(where)}. Free some, or keep fewer saves (checkpoint.retention)")
+    if number == errno.EFBIG:
+        return StorageFull(f"{reason}. Raise the limit of this process (ulimit -f), or set another storage_path")
     if number in _DENIED or isinstance(error, PermissionError):
         return StorageDenied(f"{reason}. Make it writable for this user, or set another storage_path")
     return StorageError(reason)

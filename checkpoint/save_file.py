@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import xxhash
 
 from checkpoint.buffers import PAGE_BYTES
-from checkpoint.errors import StorageFull
+from checkpoint.errors import StorageError, StorageFull
 from checkpoint.retry import RetryPolicy
 from checkpoint.storage import sync_directory
 
@@ -67,7 +67,8 @@ class LocalSink:
 
     def discard(self) -> None:
         """Close and delete, whatever state it is in; a file that somebody else made is left alone."""
-        self._close_descriptor()
+        with contextlib.suppress(OSError):
+            self._close_descriptor()
         if self._created:
             self._created = False
             with contextlib.suppress(OSError):
@@ -75,7 +76,13 @@ class LocalSink:
 
     def _open(self) -> None:
         folder = os.path.dirname(self._path)
-        space = os.statvfs(folder)
+        try:
+            space = os.statvfs(folder)
+        except FileNotFoundError as error:
+            raise StorageError(
+                f"{folder} is gone since the save began: deleted, or its storage was unmounted. Bring it back, or set "
+                "another storage_path"
+            ) from error
         if space.f_bavail * space.f_frsize < self._total:
             raise StorageFull(
                 f"{self._path}: needs {self._total:,} bytes, {space.f_bavail * space.f_frsize:,} are free. "
@@ -111,9 +118,9 @@ class LocalSink:
         sync_directory(os.path.dirname(self._path))
 
     def _close_descriptor(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class ObjectSink:

@@ -195,7 +195,7 @@ class ShardSave:
             raise StorageSlow(
                 f"{self._ticket.url}: {sum(job.bytes_written for job in jobs):,} of {self.total_bytes:,} bytes written "
                 f"{time.perf_counter() - started:.1f} s after the last was copied; allowed are {timeout_s:g} s. "
-                "Save less often, or to faster storage"
+                "Save less often (checkpoint.interval_s), or to faster storage (storage_path)"
             )
         return [self._entry(file, file.job.result.result()) for file in self._files if file.job is not None]
 

@@ -186,7 +186,8 @@ class CheckpointStore(SaveCatalog):
         for name in names:
             files = self._storage.names(SAVES, name)
             keep_ticket = name == names[-1]
-            if name != self._open and MANIFEST not in files and not (keep_ticket and files == [_TICKET]):
+            swept_before = keep_ticket and set(files) <= {_TICKET}
+            if name != self._open and MANIFEST not in files and not swept_before:
                 self._clear(name, keep_ticket)
                 swept.append(name)
         return swept
