@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 
+from services.faults.phase_board import open_phase_board
 from services.identity import Address
 from services.lease import Lease
 from services.memory.process import ProcessIdentity, identify, kill_and_confirm
@@ -20,7 +21,17 @@ from services.memory.store import MemoryStore
 class Keeper:
     """Memory outlives the processes that use it as long as the keeper lives."""
 
-    def __init__(self, address: Address, name: str, coordinator: Any, heartbeat_s: float, lease_s: float) -> None:
+    def __init__(
+        self,
+        address: Address,
+        name: str,
+        coordinator: Any,
+        heartbeat_s: float,
+        lease_s: float,
+        board: str | None = None,
+    ) -> None:
+        address = Address(*address)
+        self._phases = open_phase_board(board, address.role, address.index, address.generation)
         self._store = MemoryStore(name)
         self._stopped = threading.Event()
         if coordinator is not None:

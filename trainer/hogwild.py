@@ -54,6 +54,7 @@ class HogwildWorker:
         stop: Callable[[], bool],
         idle_s: Callable[[], float],
         gate: PauseGate,
+        poison_due: Callable[[], bool] = lambda: False,
         *,
         lookahead: int,
         pooled_shape: tuple[int, ...],
@@ -61,14 +62,16 @@ class HogwildWorker:
     ) -> None:
         """``pooled_shape`` is (largest B, F, D) or (largest B, ΣD).
 
-        ``gate`` stops this thread at a batch edge, with everything acknowledged and accounted. ``idle_s`` counts seconds in which there was no work for anybody.
+        ``gate`` stops this thread at a batch edge, with everything acknowledged and accounted. ``idle_s`` counts
+        seconds in which there was no work for anybody. ``poison_due``: whether a fault on purpose makes
+        this batch non-finite.
         """
         self._step = DenseStep(replica, precision)
         self._client, self._source, self._sync = client, source, synchronizer
         self._ledger, self._rates, self._eval_weights, self._stop = ledger, rates, eval_weights, stop
         self._first_pass = first_pass
         self._idle_s = idle_s
-        self._gate = gate
+        self._gate, self._poison_due = gate, poison_due
         self._lookahead = lookahead
         self._pooled = torch.empty(pooled_shape, dtype=pooled_dtype)
         self._tickets: deque[Any] = deque()
@@ -141,6 +144,8 @@ class HogwildWorker:
             self._ledger.evaluated(batch, logits.numpy(), batch.labels.numpy())
             return
         self.phases.lookup_wait += after_wait - before
+        if self._poison_due():
+            pooled.fill_(torch.nan)
         dense_rate, embedding_rate = self._rates(self._ledger.start(batch.size))
         loss, grad = self._step.train(batch, pooled, dense_rate)
         after_dense = self._clock()

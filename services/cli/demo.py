@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -21,10 +22,14 @@ _MAX_TABLE_ROWS = 20_000
 def demo(
     overrides: Overrides = None,
     rows: Annotated[int, typer.Option(help="Size of the synthetic click log.", min=1000)] = 1_000_000,
+    calm: Annotated[bool, typer.Option("--calm", help="Kill nothing.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> int:
-    """Write a synthetic click log and train on it; compare the AUC with that of a perfect model."""
+    """Write a synthetic click log and train on it, while one shard process is killed, and later one with its rows.
+
+    The end compares the AUC with that of a perfect model.
+    """
     config = load_config(str(_CONFIG), overrides or ())
     folder, data_format = _data(config)
 
@@ -33,16 +38,22 @@ def demo(
     from rich.console import Group
 
     from services.cli.demo_data import DemoData
+    from services.cli.demo_faults import demo_faults
     from services.cli.live import LiveProgress
     from services.cli.output import show, stdout_to_stderr
     from services.cli.tables import summary_view
     from services.driver import run
+    from services.faults.running import RunningInjector
     from services.progress import Progress
 
     with stdout_to_stderr(), LiveProgress(sys.stderr, quiet=quiet) as on_progress:
         on_progress(Progress(state="STARTING", stage=f"{rows:,} synthetic rows in {folder}"))
         bayes_auc = DemoData(rows, config.seed, _MAX_TABLE_ROWS, data_format).ensure(folder)
-        summary = run(config, on_progress)
+        with contextlib.ExitStack() as stack:
+            if not calm:
+                plan = demo_faults(int(rows * (1.0 - config.data.eval_fraction)) * config.train.epochs)
+                stack.enter_context(RunningInjector(plan, Path(config.storage_path) / config.name))
+            summary = run(config, on_progress)
     # The Bayes AUC is that of the last tenth: it says something about this run only if that is what was held out.
     if config.data.eval is not None or config.data.eval_fraction != 0.1:
         bayes_auc = None

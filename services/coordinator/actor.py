@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import ray
 
 from services.config import RunConfig
+from services.coordinator.board import make_board
 from services.coordinator.directory import Directory
 from services.coordinator.launch import Launcher, start_all
 from services.coordinator.nodes import Assignment
@@ -58,7 +59,8 @@ class Coordinator:
         ``again``: the coordinator died and was started again; what lives of the run goes on.
         """
         self._given_run.set()
-        launcher = Launcher(run_id, self._this, self._directory, config)
+        board = make_board(run_directory, assignment, again=again)
+        launcher = Launcher(run_id, self._this, self._directory, config, board)
         if not again:
             with self._lock:
                 start_all(

@@ -30,9 +30,13 @@ _SPARE_NODE_BYTES = 4 << 30
 class Launcher:
     """Starts actors for one run; each gets a fresh generation from the directory and its node's keeper."""
 
-    def __init__(self, run_id: str, coordinator: Any, directory: Directory, config: RunConfig) -> None:
+    def __init__(
+        self, run_id: str, coordinator: Any, directory: Directory, config: RunConfig, board: str | None = None
+    ) -> None:
+        """``board``: the phase board, which faults aim by."""
+        self.board = board
         self._run_id, self._coordinator, self._directory = run_id, coordinator, directory
-        self._timings = (config.failure.heartbeat_s, config.failure.lease_s)
+        self._timings = (config.failure.heartbeat_s, config.failure.lease_s, board)
         self._cpus: dict[Role, float] = {
             "shard": config.shard_cpus,
             "spare": 0.0,

@@ -16,6 +16,7 @@ from services.coordinator.save_planner import SavePlanner
 from services.coordinator.save_round import Saved, SaveRound
 from services.coordinator.saver import Saver
 from services.coordinator.setup import PlacedTables
+from services.faults.phases import Phase
 
 
 def newest_consistent(store: CheckpointStore) -> Choice:
@@ -40,7 +41,7 @@ def open_saver(
     event: Callable[..., None],
     say: Callable[[str], None],
     saved: Callable[[Saved], None],
-    phase: Callable[[str], None] = lambda name: None,
+    phase: Callable[[Phase], None],
 ) -> Saver:
     """Nothing is saved before it is started."""
     embedding = config.embedding

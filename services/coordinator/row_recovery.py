@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 
+from checkpoint.restore import RestoreReport
 from services.coordinator.directory import Entry
 from services.coordinator.failure_line import failure_line
 from services.coordinator.launch import Launcher
@@ -71,8 +72,7 @@ class RowRecovery:
                 **self.budget(),
             }
         )
-        where = "its first values: nothing was saved yet" if report is None else str(report)
-        self._say(failure_line(failure, f"{entry.address} {where}"))
+        self._say(failure_line(failure, f"{entry.address} has {_source(report)}"))
         self._event(
             "restored",
             address=str(entry.address),
@@ -131,3 +131,10 @@ class RowRecovery:
                 self._recovery.start_spare(spare.index, node_id)
             return entry, report, load_s, spare is not None
         raise AssertionError("unreachable")
+
+
+def _source(report: RestoreReport | None) -> str:
+    if report is None:
+        return "its first values: nothing was saved yet"
+    rows = ", ".join(f"{rows:,} rows from {save}" for save, rows in report.rows_by_save.items() if rows)
+    return f"{rows or 'no rows'}, the newest at {report.samples:,} samples"

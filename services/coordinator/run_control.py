@@ -21,26 +21,24 @@ from services.coordinator.explain import explain
 from services.coordinator.failures import FailureHandler, RunFailedError
 from services.coordinator.go_on import go_on
 from services.coordinator.launch import Launcher
-from services.coordinator.nodes import Assignment, budgets
+from services.coordinator.nodes import Assignment
 from services.coordinator.open_books import open_books
+from services.coordinator.open_handler import open_failure_handler
 from services.coordinator.open_store import open_store
-from services.coordinator.places import Places
 from services.coordinator.predictions import notices
 from services.coordinator.recall import Recalled, coordinator_records, recall_directory
 from services.coordinator.recovery import Recovery
-from services.coordinator.rollback import Rollback
-from services.coordinator.row_recovery import RowRecovery
 from services.coordinator.run_files import RunFiles
 from services.coordinator.run_memory import RunMemory
 from services.coordinator.run_saves import RunSaves
 from services.coordinator.setup import PlacedTables, PreparedData, RunSetup, place_tables
-from services.coordinator.shard_counts import ShardCounts
-from services.coordinator.snapshot import snapshot
+from services.coordinator.shard_counts import ShardCounts, shard_stats
+from services.coordinator.snapshot import described_stage, snapshot
 from services.coordinator.summarize import summarize, versions
 from services.coordinator.supervisor import Death, Finished, Supervisor
 from services.coordinator.work_queue import RowCounts
+from services.faults.phase_board import open_phase_board
 from services.identity import Address
-from services.placement.memory import piece_bytes
 from services.placement_report import PlacementReport
 from services.progress import Progress
 from services.shard.restoring import RestoreOrder
@@ -55,6 +53,7 @@ from trainer.data.split import Lease
 from trainer.ledger import Report
 
 _POLL_S = 0.25
+_METRICS_S = 1.0
 _ROOT_CAUSE_S = 5.0
 _STOP_S = 10.0
 
@@ -89,10 +88,12 @@ class RunControl:
         self._memory: RunMemory | None = None
         self._deaths: list[Death] = []
         self._started_samples = 0
+        self._noted_s = 0.0
         self._config, self._run_id = config, run_id
         self._started_s = started_s - time.time() + time.monotonic()
         self._directory, self._launcher, self._assignment, self._lock = directory, launcher, assignment, lock
         self._files = RunFiles(run_directory)
+        self._phases = open_phase_board(launcher.board, "coordinator", 0, 1)
         self._supervisor = Supervisor(directory, config.failure.heartbeat_timeout_s)
         self._books: Books | None = None
         self._stage = "starting actors"
@@ -139,7 +140,7 @@ class RunControl:
             self._saves.saver.close()
         if self._memory is not None:
             self._memory.close()
-        shard_stats = self._shard_stats() if state != "FAILED" else None
+        last_stats = shard_stats(self._directory, _STOP_S) if state != "FAILED" else None
         self._launcher.end_all()
         books = self._books
         if books is not None:
@@ -150,7 +151,7 @@ class RunControl:
             error,
             counts=books.counts if books else RowCounts(),
             accounts=books.accounts if books else None,
-            shard_stats=shard_stats,
+            shard_stats=last_stats,
             started_s=self._started_s,
             ended_s=time.monotonic(),
             trainer_stats=list(self._trainer_stats.values()),
@@ -182,7 +183,7 @@ class RunControl:
         return snapshot(
             self._books,
             "STOPPING" if self._cancelled else "RUNNING" if self._books else "STARTING",
-            self._described_stage(),
+            described_stage(self._stage, self._books, self._config.train.epochs, self._total_samples),
             self._total_samples,
             list(self._trainer_stats.values()),
             alive,
@@ -261,6 +262,7 @@ class RunControl:
                 lambda saved: self._shard_counts.saved(saved.pending_accesses) if self._shard_counts else None,
                 store,
                 going_on,
+                self._phases.enter,
             )
         self._prepare(data, placed, recalled)
         if self._memory is not None:
@@ -364,53 +366,18 @@ class RunControl:
         self._event("stage", stage=self._books.stage)
 
     def _failure_handler(self, placed: PlacedTables) -> FailureHandler:
-        config, directory, launcher = self._config, self._directory, self._launcher
-        rows = rollback = None
-        saver = self._saves.saver if self._saves else None
-        if self._saves is not None and saver is not None:
-            store = self._saves.store
-            assert self._shard_counts is not None
-            rows = RowRecovery(
-                self._recovery,
-                launcher,
-                self._setup,
-                saver,
-                RestoreOrder(store.url, store.run),
-                self._total_samples,
-                self._shard_counts.pending,
-                self._shard_counts.accesses,
-                config.failure.startup_timeout_s,
-                self._event,
-                self._say,
-            )
-            rollback = Rollback(
-                directory,
-                launcher,
-                self._supervisor,
-                self._setup,
-                store,
-                saver,
-                rows,
-                config.failure.startup_timeout_s,
-            )
-        nodes = [node.node_id for node in self._assignment.nodes]
-        sizes = [sum(piece_bytes(piece, config.embedding) for piece in own) for own in placed.pieces]
-        places = Places(
-            directory,
-            launcher,
-            dict(zip(nodes, budgets(self._assignment, config.cluster.memory_budget_bytes), strict=True)),
-            sizes.__getitem__,
-        )
-        return FailureHandler(
-            directory,
-            launcher,
+        assert self._shard_counts is not None
+        return open_failure_handler(
+            self._config,
+            self._directory,
+            self._launcher,
+            self._supervisor,
+            self._setup,
             self._recovery,
-            places,
-            saver,
-            rows,
-            rollback,
-            config.failure.max_failures,
-            config.failure.warm,
+            self._saves,
+            placed,
+            self._assignment,
+            self._shard_counts,
             self._total_samples,
             lambda: self._books,
             self._renew_books,
@@ -459,6 +426,7 @@ class RunControl:
             for death in deaths:
                 self._handler.handle(death)
             self._handler.poll()
+            self._note_progress()
             self._ends.extend(finished)
             while self._ends:
                 self._handle_end(self._ends.popleft())
@@ -467,6 +435,20 @@ class RunControl:
             raise RunFailedError("every trainer ended, but rows are still uncommitted")
         self._stage = "finishing"
         self._books.settle()
+
+    def _note_progress(self) -> None:
+        """A line of ``metrics.jsonl`` every second."""
+        books, now = self._books, time.monotonic()
+        if books is None or now - self._noted_s < _METRICS_S:
+            return
+        self._noted_s = now
+        speed, loss = books.recent()
+        self._files.metrics(
+            at_samples=books.counts.trained,
+            throughput_samples_per_s=speed,
+            logloss_recent=loss.logloss,
+            ne_recent=loss.ne,
+        )
 
     def _handle_end(self, end: Finished) -> None:
         """A trainer returned or raised."""
@@ -505,13 +487,6 @@ class RunControl:
                         self._trainer_stats[end.entry.address] = end.result
             raise CancelledError(self._cancelled)
 
-    def _shard_stats(self) -> dict[int, dict[str, int]] | None:
-        calls = {entry.address.index: entry.actor.stats.remote() for entry in self._directory.all("shard")}
-        try:
-            return dict(zip(calls, ray.get(list(calls.values()), timeout=_STOP_S), strict=True))
-        except ray.exceptions.RayError:
-            return None
-
     def _shards(self) -> list[Entry]:
         return self._directory.all("shard")
 
@@ -522,14 +497,6 @@ class RunControl:
     def driver_gone(self) -> bool:
         """The command that started the run has given no sign of life for ``failure.lease_s``."""
         return time.monotonic() - self._driver_seen_s > self._config.failure.lease_s
-
-    def _described_stage(self) -> str:
-        epochs = self._config.train.epochs
-        stage = self._books.stage if self._books and self._stage != "finishing" else self._stage
-        if self._books is None or epochs == 1 or stage != "training":
-            return stage
-        epoch = min(epochs, 1 + self._books.counts.trained * epochs // max(1, self._total_samples))
-        return f"training, epoch {epoch}/{epochs}"
 
     def _enter_stage(self, stage: str) -> None:
         self._stage = stage

@@ -18,6 +18,7 @@ from services.coordinator.open_saver import open_saver
 from services.coordinator.run_state import RunState
 from services.coordinator.save_round import Saved
 from services.coordinator.setup import PlacedTables
+from services.faults.phases import Phase
 from services.state.coordinator_records import CoordinatorRecord
 from services.state.quality_records import PlsRecord
 from services.summary import Pls
@@ -42,6 +43,7 @@ class RunSaves:
         saved: Callable[[Saved], None],
         store: CheckpointStore,
         start_from: GoOn | None,
+        phase: Callable[[Phase], None],
     ) -> None:
         self._config, self._directory, self._books, self._total_samples = config, directory, books, total_samples
         self._event, self._say = event, say
@@ -65,6 +67,7 @@ class RunSaves:
             event,
             say,
             saved,
+            phase,
         )
         if start_from is not None:
             state = start_from.state

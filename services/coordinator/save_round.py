@@ -18,6 +18,7 @@ from checkpoint.store import CheckpointStore
 from checkpoint.ticket import SaveTicket
 from services.coordinator.directory import Directory, Entry
 from services.coordinator.run_state import RunState
+from services.faults.phases import Phase
 from services.shard.saver import ShardSaved
 
 _POLL_S = 0.02
@@ -60,7 +61,7 @@ class SaveRound:
         tables: Mapping[str, TableSpec],
         shards: int,
         state: Callable[[], RunState],
-        phase: Callable[[str], None],
+        phase: Callable[[Phase], None],
     ) -> None:
         """``shards``: how many there have to be.
 
@@ -98,7 +99,7 @@ class SaveRound:
                 pause_s = 0.0
                 self._begin(ticket, shards)
             files, stall_s, pending = self._finish(ticket, shards, trainers)
-            self._phase("save_commit")
+            self._phase(Phase.SAVE_COMMIT)
             if self.abort.is_set() or not all(self._directory.knows(shard.address) for shard in shards):
                 raise SaveAbandonedError("a shard was replaced meanwhile")
             manifest = self._store.commit(ticket, files, state.to_extra())
@@ -106,7 +107,7 @@ class SaveRound:
             self._give_up(ticket, shards)
             raise
         finally:
-            self._phase("idle")
+            self._phase(Phase.IDLE)
         return Saved(manifest, state, pause_s, stall_s, time.perf_counter() - started, pending)
 
     def _cut(
@@ -135,7 +136,7 @@ class SaveRound:
         return ticket, state, time.perf_counter() - started
 
     def _begin(self, ticket: SaveTicket, shards: Sequence[Entry]) -> None:
-        self._phase("save_copy")
+        self._phase(Phase.SAVE_COPY)
         timeout_s = self._config.pause_timeout_s
         how = (ticket, self._config.encoding, timeout_s, self._config.copy_share)
         self._await([shard.actor.begin_save.remote(*how) for shard in shards], timeout_s)

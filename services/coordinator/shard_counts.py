@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import ray
+
+from services.coordinator.directory import Directory
+
 
 class ShardCounts:
     """Filled by heartbeats."""
@@ -33,3 +37,12 @@ class ShardCounts:
             stats["accesses"] / stats["samples"] for stats in self._last.values() if stats.get("samples", 0) > 0
         ]
         return round(sum(per_sample) * self._total) if per_sample else None
+
+
+def shard_stats(directory: Directory, timeout_s: float) -> dict[int, dict[str, int]] | None:
+    """What every shard says of itself now; ``None``: one does not answer."""
+    calls = {entry.address.index: entry.actor.stats.remote() for entry in directory.all("shard")}
+    try:
+        return dict(zip(calls, ray.get(list(calls.values()), timeout=timeout_s), strict=True))
+    except ray.exceptions.RayError:
+        return None

@@ -47,3 +47,12 @@ def snapshot(
         messages=(*messages, *(books.take_messages() if books else ())),
         placement=placement,
     )
+
+
+def described_stage(stage: str, books: Books | None, epochs: int, total_samples: int) -> str:
+    """What the run does, with the epoch when there are several."""
+    stage = books.stage if books and stage != "finishing" else stage
+    if books is None or epochs == 1 or stage != "training":
+        return stage
+    epoch = min(epochs, 1 + books.counts.trained * epochs // max(1, total_samples))
+    return f"training, epoch {epoch}/{epochs}"

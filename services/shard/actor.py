@@ -31,12 +31,20 @@ if TYPE_CHECKING:
 class EmbeddingShard:
     """Owns one shard's rows for as long as it lives; the keeper owns the memory for longer."""
 
-    def __init__(self, address: Address, keeper: str, coordinator: Any, heartbeat_s: float, lease_s: float) -> None:
+    def __init__(
+        self,
+        address: Address,
+        keeper: str,
+        coordinator: Any,
+        heartbeat_s: float,
+        lease_s: float,
+        board: str | None = None,
+    ) -> None:
         """Start idle, with everything imported; ``load`` or ``adopt`` gives it rows."""
         from services.shard.server import ShardServer
 
         self._keeper = keeper
-        self._server = ShardServer(Address(*address), keeper)
+        self._server = ShardServer(Address(*address), keeper, board)
         self._stopped = threading.Event()
         self._lease: Lease | None = None
         if coordinator is not None:

@@ -16,6 +16,7 @@ from checkpoint.manifest import Encoding, FileEntry
 from checkpoint.shard_save import CHUNK_BYTES, ShardSave
 from checkpoint.ticket import SaveTicket
 from checkpoint.writer import ShardWriter
+from services.faults.phases import Phase, Phases
 from services.shard.memory import ShardMemory
 
 _STEP_BYTES = CHUNK_BYTES
@@ -42,14 +43,13 @@ class ShardSaved:
 class ShardSaver:
     """One save at a time. All but ``finish`` is called with ``turn`` held."""
 
-    def __init__(self, memory: ShardMemory, shard_id: int, turn: threading.Lock) -> None:
+    def __init__(self, memory: ShardMemory, shard_id: int, turn: threading.Lock, phases: Phases) -> None:
         self._memory, self._shard_id, self._turn = memory, shard_id, turn
         self._writer: ShardWriter | None = None
         self._save: ShardSave | None = None
         self._undos: list[Callable[[], None]] = []
         self._begun_s, self._copy_share = 0.0, 1.0
-        self.phase: Callable[[str], None] = lambda name: None
-        """Told of ``copy`` and ``idle``."""
+        self._phases = phases
         self.consistent = False
         """Whether ``before_update`` has to be called."""
 
@@ -107,14 +107,12 @@ class ShardSaver:
             raise SaveRefused(f"shard {self._shard_id}: no save is under way")
         deadline = time.monotonic() + timeout_s
         try:
-            self.phase("copy")
             while not self._step(save):
                 if time.monotonic() > deadline:
                     raise StorageError(
                         f"shard {self._shard_id}: its rows were not copied within {timeout_s:g} s "
                         "(checkpoint.save_timeout_s): the storage takes too little, or the save is too large for it"
                     )
-            self.phase("idle")
             files = save.finish(max(0.0, deadline - time.monotonic()))
         except Exception:
             with self._turn:
@@ -138,7 +136,9 @@ class ShardSaver:
             if self._save is not save:
                 raise SaveRefused(f"shard {self._shard_id}: the save was given up")
             before = save.stall_s
+            self._phases.enter(Phase.SAVE_COPY)
             done = save.step(_STEP_BYTES)
+            self._phases.enter(Phase.IDLE)
             spent_s = save.stall_s - before
         if not done:  # the turn is nobody's by right: without a pause requests would seldom get it
             time.sleep(min(_MAX_PAUSE_S, max(_POLL_S, spent_s * (1.0 / self._copy_share - 1.0))))
@@ -153,7 +153,6 @@ class ShardSaver:
         self._end()
 
     def _end(self) -> None:
-        self.phase("idle")
         self._save = None
         self._undos = []
         self.consistent = False

@@ -12,6 +12,8 @@ from checkpoint.manifest import Encoding
 from checkpoint.restore import RestoreReport
 from checkpoint.ticket import SaveTicket
 from services.allocator import keep_freed_memory
+from services.faults.phase_board import open_phase_board
+from services.faults.phases import Phase
 from services.identity import Address, StaleGenerationError
 from services.memory.descriptors import raise_descriptor_limit
 from services.memory.process import peak_rss_bytes
@@ -42,8 +44,11 @@ _KEPT_BYTES = 64 << 20
 class ShardServer:
     """One shard's requests, one at a time: slab requests come by the doorbell's thread, all others by the actor's."""
 
-    def __init__(self, address: Address, keeper: str) -> None:
-        """Idle until ``load`` or ``adopt`` gives it rows; then its doorbell is heard."""
+    def __init__(self, address: Address, keeper: str, board: str | None = None) -> None:
+        """Idle until ``load`` or ``adopt`` gives it rows; then its doorbell is heard.
+
+        ``board``: where it says what it is doing, for faults on purpose.
+        """
         keep_freed_memory(_KEPT_BYTES)
         raise_descriptor_limit()  # one a trainer thread
         torch.set_num_threads(1)  # two have cost 50× in fbgemm's backward (DESIGN trap 3)
@@ -53,6 +58,7 @@ class ShardServer:
         self._trainers: dict[int, int] = {}
         self._slots: dict[tuple[int, int, int], list[SlabSlot]] = {}
         self._turn = threading.Lock()
+        self._board, self._phases = board, open_phase_board(board, address.role, address.index, address.generation)
         self._doorbell: DoorbellServer | None = None
 
     def load(self, spec: ShardSpec, order: RestoreOrder | None = None) -> RestoreReport | None:
@@ -66,8 +72,9 @@ class ShardServer:
 
     def restore(self, address: Address, spec: ShardSpec, order: RestoreOrder) -> RestoreReport | None:
         """Become ``address``, whose former generation's rows are gone, with the rows of saves."""
+        self._become(address)
+        self._phases.enter(Phase.RESTORE)
         core, report = ShardCore.restored(self._keeper, address, spec, order)
-        self._address = address
         self._serve(core)
         return report
 
@@ -83,8 +90,10 @@ class ShardServer:
             if self._saver is not None:
                 self._saver.abort()
             self._core = None  # what fails in the middle serves nothing
+            self._phases.enter(Phase.RESTORE)
             report = core.roll_back(order)
             self._core = core
+            self._phases.enter(Phase.IDLE)
         return report
 
     def begin_save(self, ticket: SaveTicket, encoding: Encoding, patience_s: float, copy_share: float) -> None:
@@ -114,8 +123,8 @@ class ShardServer:
 
         Tells which update it died in, if any.
         """
+        self._become(address)
         core, marked = ShardCore.adopt(self._keeper, address)
-        self._address = address
         self._serve(core)
         return marked
 
@@ -134,6 +143,7 @@ class ShardServer:
         with self._turn:
             self._check(sender)
             if push is not None:
+                self._phases.enter(Phase.UPDATE)
                 slot = self._slot(sender, push.slab_id, push.slot)
                 self._push(
                     sender.stream,
@@ -145,8 +155,10 @@ class ShardServer:
                     slot.weights,
                 )
             if lookup is not None:
+                self._phases.enter(Phase.LOOKUP)
                 slot = self._slot(sender, *lookup)
                 slot.rows.copy_(self._running.lookup(slot.ids, self._offsets(slot), slot.weights))
+            self._phases.enter(Phase.IDLE)
 
     def step_objects(self, sender: Sender, push: ObjectPush | None, lookup: ObjectLookup | None) -> Array | None:
         """The same with arrays that travel through Ray's object store; returns the pooled rows B×ΣD."""
@@ -155,6 +167,7 @@ class ShardServer:
             self._check(sender)
             core = self._running
             if push is not None:
+                self._phases.enter(Phase.UPDATE)
                 push = ObjectPush(*push)
                 offsets = core.unit_offsets(push.batch) if push.offsets is None else to_tensor(push.offsets)
                 self._push(
@@ -167,11 +180,15 @@ class ShardServer:
                     None if push.weights is None else to_tensor(push.weights),
                 )
             if lookup is None:
+                self._phases.enter(Phase.IDLE)
                 return None
+            self._phases.enter(Phase.LOOKUP)
             lookup = ObjectLookup(*lookup)
             offsets = core.unit_offsets(lookup.batch) if lookup.offsets is None else to_tensor(lookup.offsets)
             weights = None if lookup.weights is None else to_tensor(lookup.weights)
-            return to_array(core.lookup(to_tensor(lookup.ids).long(), offsets, weights).to(WIRE[lookup.wire]))
+            pooled = core.lookup(to_tensor(lookup.ids).long(), offsets, weights).to(WIRE[lookup.wire])
+            self._phases.enter(Phase.IDLE)
+            return to_array(pooled)
 
     def read_rows(self) -> dict[str, Array]:
         """Copies of the flat weights and optimizer state, in piece order (for tests and exports of small models)."""
@@ -193,10 +210,17 @@ class ShardServer:
         memory = self._core.memory
         return {**memory.counts, **memory.sizes, "peak_rss_bytes": peak_rss_bytes()}
 
+    def _become(self, address: Address) -> None:
+        if address != self._address:
+            self._phases.leave()
+            self._phases = open_phase_board(self._board, address.role, address.index, address.generation)
+        self._address = address
+
     def _serve(self, core: ShardCore) -> None:
         with self._turn:
             self._core = core
-            self._saver = ShardSaver(core.memory, self._address.index, self._turn)
+            self._saver = ShardSaver(core.memory, self._address.index, self._turn, self._phases)
+            self._phases.enter(Phase.IDLE)
         if self._doorbell is None:
             self._doorbell = DoorbellServer(self._keeper, self._address, self.step)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from services.faults.phase_board import open_phase_board
 from services.identity import Address
 from services.lease import Lease
 from services.memory.holdings import hand_over
@@ -20,7 +21,17 @@ if TYPE_CHECKING:
 class SyncServer:
     """The central dense copy that trainers exchange with (EASGD)."""
 
-    def __init__(self, address: Address, keeper: str, coordinator: Any, heartbeat_s: float, lease_s: float) -> None:
+    def __init__(
+        self,
+        address: Address,
+        keeper: str,
+        coordinator: Any,
+        heartbeat_s: float,
+        lease_s: float,
+        board: str | None = None,
+    ) -> None:
+        address = Address(*address)
+        self._phases = open_phase_board(board, address.role, address.index, address.generation)
         from services.sync_server.server import CenterServer
 
         self._keeper = keeper

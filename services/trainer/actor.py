@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from services.faults.phase_board import open_phase_board
 from services.identity import Address
 from services.lease import Lease
 from services.memory.holdings import hand_over
@@ -31,7 +32,16 @@ _KEPT_BYTES = 512 << 20
 class Trainer:
     """One dense replica and its threads. ``run`` blocks for the whole of the training."""
 
-    def __init__(self, address: Address, keeper: str, coordinator: Any, heartbeat_s: float, lease_s: float) -> None:
+    def __init__(
+        self,
+        address: Address,
+        keeper: str,
+        coordinator: Any,
+        heartbeat_s: float,
+        lease_s: float,
+        board: str | None = None,
+    ) -> None:
+        address = Address(*address)
         import torch
 
         import services.trainer.core  # noqa: F401  imported here, so that an idle trainer is ready
@@ -39,7 +49,9 @@ class Trainer:
 
         keep_freed_memory(_KEPT_BYTES)
         torch.set_num_threads(1)  # Hogwild threads are the parallelism
-        self._address, self._keeper, self._coordinator = Address(*address), keeper, coordinator
+        self._address, self._keeper, self._coordinator = address, keeper, coordinator
+        self._board = board
+        self._phases = open_phase_board(board, address.role, address.index, address.generation)
         self._core: TrainerCore | None = None
         self._stopped = threading.Event()
         self._end: Future[dict[str, Any]] = Future()
@@ -50,7 +62,9 @@ class Trainer:
         from services.trainer.core import TrainerCore
 
         self._end = Future()
-        self._core = TrainerCore(self._address, self._keeper, self._coordinator, spec, dataset, encoders)
+        self._core = TrainerCore(
+            self._address, self._keeper, self._coordinator, spec, dataset, encoders, self._phases.poison_due
+        )
         return identify(), self._core.dense_from
 
     @ray.method(concurrency_group="save")
@@ -96,6 +110,7 @@ class Trainer:
     def become(self, address: Address) -> None:
         """Be the next incarnation in the same process, once ``run`` has ended: ``setup`` follows."""
         self._core, self._address = None, Address(*address)
+        self._phases = open_phase_board(self._board, "trainer", self._address.index, self._address.generation)
         self._lease.become(self._address)
 
     @ray.method(concurrency_group="control")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -52,9 +53,11 @@ class TrainerCore:
         spec: TrainerSpec,
         dataset: Dataset,
         encoders: FeatureEncoders,
+        poison_due: Callable[[], bool] = lambda: False,
     ) -> None:
+        """``poison_due``: asked once a batch, whether a fault on purpose makes it non-finite."""
         self._address, self._spec, self._coordinator = address, spec, coordinator
-        self._stop = threading.Event()
+        self._stop, self._poison_due = threading.Event(), poison_due
         self._gate = PauseGate(spec.config.train.hogwild_threads)
         self._snapshot: tuple[Tensor, Tensor] | None = None
         self._threads: list[threading.Thread] = []
@@ -246,6 +249,7 @@ class TrainerCore:
             self._stop.is_set,
             self._leases.idle_s,
             self._gate,
+            self._poison_due,
             lookahead=config.train.lookahead,
             pooled_shape=pooled_shape(config.train.batch_size, list(self._dims.values())),
             pooled_dtype=POOLED_TYPE[config.cluster.wire],
