@@ -11,7 +11,7 @@ from rich.text import Text
 from services.cli.saves import saves_parts
 from services.cli.units import count, number, percentages, size
 from services.placement_report import PlacementReport
-from services.summary import Failure, Metrics, Phases, PredictionSummary, Summary
+from services.summary import CheckpointSummary, Failure, Metrics, Phases, Pls, PredictionSummary, Summary
 
 _STATE_STYLE = {"SUCCEEDED": "bold green", "FAILED": "bold red", "CANCELLED": "bold yellow"}
 
@@ -102,7 +102,23 @@ def _facts(summary: Summary) -> Table:
         resident = max(shard.peak_rss_bytes for shard in summary.shards)
         held = max(shard.rows_bytes + shard.optimizer_bytes for shard in summary.shards)
         facts.add_row("shard memory", f"{size(resident)} resident at most, {size(held)} of rows and optimizer state")
+    if summary.checkpoint:
+        facts.add_row("saves", _saves(summary.checkpoint))
+    if summary.pls:
+        facts.add_row("quality budget", _budget(summary.pls))
     return facts
+
+
+def _saves(saves: CheckpointSummary) -> str:
+    counts = {"full": saves.full_saves, "priority": saves.priority_saves, "delta": saves.delta_saves}
+    taken = ", ".join(f"{number} {kind}" for kind, number in counts.items() if number) or "none"
+    return f"{taken}; {size(saves.bytes)}, training held up {saves.stall_s:.2f} s; strategy {saves.strategy}"
+
+
+def _budget(pls: Pls) -> str:
+    effective = "not counted" if pls.effective is None else f"{pls.effective:.3g}"
+    left = max(0.0, pls.budget - pls.spent)
+    return f"PLS {pls.spent:.3g} of {pls.budget:g} spent (effective {effective}), {left:.3g} left"
 
 
 def _predictions(found: PredictionSummary) -> str:
