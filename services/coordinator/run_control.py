@@ -29,7 +29,7 @@ from services.coordinator.predictions import notices
 from services.coordinator.recall import Recalled, coordinator_records, recall_directory
 from services.coordinator.recovery import Recovery
 from services.coordinator.run_files import RunFiles
-from services.coordinator.run_memory import RunMemory
+from services.coordinator.run_memory import RunMemory, open_memory
 from services.coordinator.run_saves import RunSaves
 from services.coordinator.setup import PlacedTables, PreparedData, RunSetup, place_tables
 from services.coordinator.shard_counts import ShardCounts, shard_stats
@@ -42,7 +42,6 @@ from services.identity import Address
 from services.placement_report import PlacementReport
 from services.progress import Progress
 from services.shard.restoring import RestoreOrder
-from services.state.errors import StateStoreUnavailableError
 from services.state.record import Record
 from services.summary import Failure, State
 from services.trainer.dense_start import DenseStart
@@ -232,7 +231,7 @@ class RunControl:
 
     def _start(self) -> None:
         config = self._config
-        self._memory = self._open_memory()
+        self._memory = open_memory(config, self._files, self._directory, self._lock, self._event, self._say)
         recalled = None if self._recalled is None else self._recall(self._recalled)
         store, going_on = open_store(config, self._files.directory), None
         if self._resume and recalled is None:
@@ -267,20 +266,6 @@ class RunControl:
         self._prepare(data, placed, recalled)
         if self._memory is not None:
             self._memory.start(lambda: self._books, self._records, fresh=recalled is None)
-
-    def _open_memory(self) -> RunMemory | None:
-        """``None``: a restart of the coordinator would end the run; training does not need it."""
-        try:
-            memory = RunMemory(
-                self._config, str(self._files.directory), self._directory, self._lock, self._event, self._say
-            )
-        except StateStoreUnavailableError as error:
-            self._event("state_store", state="away", detail=str(error))
-            self._say(f"there is no state store, so a death of the coordinator would end the run: {error}")
-            return None
-        self._files.sequence = memory.last_event()
-        self._files.on_event = memory.append
-        return memory
 
     def _recall(self, known: Callable[[], None]) -> Recalled:
         """The former coordinator's state; its actors, those that live, are known again."""

@@ -9,8 +9,9 @@ from services.config import RunConfig
 from services.coordinator.books import Books
 from services.coordinator.directory import Directory, Entry
 from services.coordinator.recall import Recalled
+from services.coordinator.run_files import RunFiles
 from services.state.coordinator_records import CoordinatorRecord
-from services.state.errors import StateStoreUnavailableError
+from services.state.errors import StateDirectoryInUseError, StateStoreUnavailableError
 from services.state.mirror import StateMirror, StoreChange
 from services.state.quality_records import PlsRecord, SaveRecord
 from services.state.record import Record
@@ -164,3 +165,23 @@ def _role(entry: Entry) -> RoleRecord:
         handle=entry.name,
         process=entry.process,
     )
+
+
+def open_memory(
+    config: RunConfig,
+    files: RunFiles,
+    actors: Directory,
+    lock: threading.RLock,
+    event: Callable[..., None],
+    say: Callable[[str], None],
+) -> RunMemory | None:
+    """``None``: there is no store, so a death of the coordinator would end the run; training does not need it."""
+    try:
+        memory = RunMemory(config, str(files.directory), actors, lock, event, say)
+    except (StateStoreUnavailableError, StateDirectoryInUseError) as error:
+        event("state_store", state="away", detail=str(error))
+        say(f"there is no state store, so a death of the coordinator would end the run: {error}")
+        return None
+    files.sequence = memory.last_event()
+    files.on_event = memory.append
+    return memory

@@ -11,6 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from checkpoint.buffers import BufferPool
 from checkpoint.errors import SaveRefused, StorageError
 from checkpoint.manifest import Encoding, FileEntry
 from checkpoint.shard_save import CHUNK_BYTES, ShardSave
@@ -20,6 +21,7 @@ from services.faults.phases import Phase, Phases
 from services.shard.memory import ShardMemory
 
 _STEP_BYTES = CHUNK_BYTES
+_BUFFERS = 5
 _CUT_BITS = 24
 """Cuts are numbered (sequence of the save << _CUT_BITS) + chunk: saves follow each other, so a later one's are higher,
 whoever took part in it and whatever became of those who began others."""
@@ -66,7 +68,7 @@ class ShardSaver:
         memory, tracking = self._memory, self._memory.tracking
         self._begun_s = time.perf_counter()
         self._copy_share = copy_share
-        self._writer = self._writer or ShardWriter()
+        self._writer = self._writer or ShardWriter(BufferPool(_BUFFERS))
         selections = tracking.selections(ticket.kind)
         self._undos = []
         memory.saving = True

@@ -31,8 +31,8 @@ def summary_of(folder: Path, printed: dict[str, Any] | None) -> Summary:
     return summary
 
 
-def test_a_killed_keeper_fails_the_command_and_nothing_is_left(tmp_path: Path) -> None:
-    train = command(tmp_path, cluster=TWO_AND_TWO)
+def test_a_death_beyond_the_limit_fails_the_command_and_nothing_is_left(tmp_path: Path) -> None:
+    train = command(tmp_path, cluster=TWO_AND_TWO, failure={"max_failures": 0})
     processes = train.until_training()
     (keeper,) = role_processes(train.process.pid, "Keeper")
     keeper.kill()
@@ -41,7 +41,7 @@ def test_a_killed_keeper_fails_the_command_and_nothing_is_left(tmp_path: Path) -
     summary = summary_of(tmp_path, printed)
     assert (code, summary.state) == (1, "FAILED")
     assert summary.error is not None and summary.error.startswith("keeper 0 ")
-    assert "its process died after" in summary.error
+    assert "its process died after" in summary.error and "failure.max_failures=0 replacements" in summary.error
     assert [(failure.role, failure.cause) for failure in summary.failures] == [("keeper", "its process died")]
     assert 0 < summary.samples.trained < ROWS
     assert_all_dead(processes, train.shm_before)
