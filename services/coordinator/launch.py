@@ -68,8 +68,10 @@ class Launcher:
         return self._enter(Entry(address, actor, node_id, name=self._actor_name(str(address))))
 
     def recall(self) -> None:
-        """After a restart: the keepers are those of the directory."""
+        """After a restart: the keepers are those of the directory that live."""
         for entry in self._directory.all("keeper"):
+            if entry.actor is None:
+                continue
             self._keepers[entry.node_id] = (f"{self._run_id}/keeper-{entry.address.index}", entry.actor)
 
     def keeper_name(self, node_id: str) -> str:
@@ -90,6 +92,8 @@ class Launcher:
     def holds(self, entry: Entry) -> bool:
         """Whether the node's keeper has a shard's rows."""
         try:
+            if entry.node_id not in self._keepers:
+                return False
             call = self._keepers[entry.node_id][1].holds.remote(f"shard-{entry.address.index}/rows")
             return bool(ray.get(call, timeout=_KILL_TIMEOUT_S))
         except ray.exceptions.RayError:
@@ -97,6 +101,8 @@ class Launcher:
 
     def answers(self, keeper: Entry) -> bool:
         """Whether a keeper's process is there; one that hangs is found by its heartbeats."""
+        if keeper.actor is None:
+            return False
         try:
             ray.get(keeper.actor.identity.remote(), timeout=_ANSWER_S)
         except ray.exceptions.RayActorError:
@@ -107,7 +113,7 @@ class Launcher:
 
     def release_memory(self, node_id: str, prefix: str) -> None:
         """Let the node's keeper drop regions (slabs of a dead trainer)."""
-        with contextlib.suppress(ray.exceptions.RayError):
+        with contextlib.suppress(ray.exceptions.RayError, KeyError):
             ray.get(self._keepers[node_id][1].release.remote(prefix), timeout=_KILL_TIMEOUT_S)
 
     def confirm_dead(self, entry: Entry) -> bool:
@@ -120,7 +126,7 @@ class Launcher:
         if entry.process is None:  # it died before its first heartbeat, so Ray saw it die, and it owned nothing yet
             return True
         with contextlib.suppress(ray.exceptions.RayError):
-            if entry.address.role == "keeper":
+            if entry.address.role == "keeper" or entry.node_id not in self._keepers:
                 where = NodeAffinitySchedulingStrategy(entry.node_id, soft=False)
                 call = _kill_here.options(scheduling_strategy=where).remote(entry.process)
             else:
@@ -131,16 +137,16 @@ class Launcher:
     def end_all(self) -> None:
         """End every actor of the run, keepers last; processes that do not react (stopped ones) are killed by pid."""
         entries = self._directory.all()
-        workers = [entry for entry in entries if entry.address.role != "keeper"]
+        workers = [entry for entry in entries if entry.address.role != "keeper" and entry.actor is not None]
         _end(workers)
         kills = [
             self._keepers[entry.node_id][1].kill.remote(entry.process, _GRACE_S)
             for entry in workers
-            if entry.process is not None
+            if entry.process is not None and entry.node_id in self._keepers
         ]
         if kills:
             ray.wait(kills, num_returns=len(kills), timeout=_KILL_TIMEOUT_S)
-        _end([entry for entry in entries if entry.address.role == "keeper"])
+        _end([entry for entry in entries if entry.address.role == "keeper" and entry.actor is not None])
         for entry in entries:
             self._directory.remove(entry.address)
 

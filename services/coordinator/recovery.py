@@ -65,7 +65,8 @@ class Recovery:
             entry.ready = True
         except DIED_TOO:
             return failure
-        calls = [e.actor.hand_over.remote() for e in self._directory.all() if e.node_id == node_id and e is not entry]
+        living = [e for e in self._directory.all() if e.node_id == node_id and e is not entry and e.actor is not None]
+        calls = [one.actor.hand_over.remote() for one in living]
         for call in calls:
             try:
                 handed += ray.get(call, timeout=_HAND_OVER_S)

@@ -238,7 +238,8 @@ class RunControl:
             going_on = go_on(store, config.train.batch_size, self._event, self._say)
             self._started_samples = going_on.state.samples
         for entry in self._directory.all():
-            self._supervisor.watch(entry)
+            if entry.actor is not None:  # else it died while there was no coordinator
+                self._supervisor.watch(entry)
         self._enter_stage("reading data")
         data = prepare_data(config, self._files.directory)
         self._check()
@@ -346,7 +347,8 @@ class RunControl:
         self._handler = self._failure_handler(placed)
         self._handler.recall(record.failures, record.rolled_back_samples)
         for entry in self._trainers():
-            self._supervisor.rejoin(entry)
+            if entry.actor is not None:
+                self._supervisor.rejoin(entry)
         self._handler.note_coordinator(self._books.counts.trained)
         self._event("stage", stage=self._books.stage)
 
