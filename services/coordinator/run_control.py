@@ -247,7 +247,7 @@ class RunControl:
         for entry in self._directory.all():
             self._supervisor.watch(entry)
         self._enter_stage("reading data")
-        data = prepare_data(config, self._files.directory)
+        data = prepare_data(config, self._files.directory, going_on.state.readers if going_on else None)
         self._check()
         self._enter_stage("placing tables")
         placed = place_tables(config, data.encoders.rows, self._assignment)
