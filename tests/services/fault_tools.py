@@ -42,16 +42,6 @@ def shard_pids(folder: Path) -> dict[int, int]:
     return pids
 
 
-def newest_generations(folder: Path, role: str, known: dict[int, int]) -> dict[int, int]:
-    """The youngest generation of each instance of a role, by its id; ``known`` are the first ones."""
-    found = dict(known)
-    for event in events(folder):
-        address = event.get("address")
-        if event["kind"] in ("adopted", "restored", "replaced", "restarted", "renewed") and address.startswith(role):
-            found[int(address.split(".")[0].rsplit("-", 1)[1])] = int(address.rsplit(".g", 1)[1])
-    return found
-
-
 def kill(processes: Iterable[psutil.Process | int]) -> None:
     """SIGKILL, all of them before anybody can react."""
     for process in processes:
@@ -167,14 +157,14 @@ def assert_same_rows(actual: dict[str, np.ndarray], expected: dict[str, np.ndarr
         assert not len(differ), f"{name}: {len(differ)} of {len(values)} differ, first {differ[:5]}"
 
 
-def catalog(folder: Path) -> SaveCatalog:
-    """The run's saves."""
-    return SaveCatalog(str(run_directory(folder) / "checkpoints"), run="run")
+def catalog(folder: Path, url: str | None = None) -> SaveCatalog:
+    """The run's saves, in its directory or at ``url``."""
+    return SaveCatalog(url or str(run_directory(folder) / "checkpoints"), run="run")
 
 
-def newest_save(folder: Path) -> Manifest:
+def newest_save(folder: Path, url: str | None = None) -> Manifest:
     """The youngest complete one."""
-    return catalog(folder).list()[-1]
+    return catalog(folder, url).list()[-1]
 
 
 def assert_everything_committed(manifest: Manifest, rows: int) -> None:
