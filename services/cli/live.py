@@ -56,10 +56,10 @@ class LiveProgress:
         """Shows the newest state."""
         if self._quiet:
             return
-        if progress.placement:
-            self._console.print(placement_view(progress.placement))
         for message in progress.messages:
             self._console.print(message, markup=False)
+        if progress.placement:
+            self._console.print(placement_view(progress.placement))
         if self._live:
             self._live.update(_panel(progress), refresh=True)
         else:

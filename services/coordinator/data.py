@@ -15,14 +15,21 @@ from trainer.data.vocabulary_build import find_vocabularies
 _SPLITS_PER_READER = 8
 
 
-def prepare_data(config: RunConfig, run_directory: Path | None) -> PreparedData:
+def readers_of(config: RunConfig) -> int:
+    """Threads of all trainers that read."""
+    return config.cluster.trainers * config.data.reader_threads
+
+
+def prepare_data(config: RunConfig, run_directory: Path | None, readers: int | None = None) -> PreparedData:
     """Scan the files once; vocabularies come from ``data.vocabulary`` or one more pass over the training rows.
+
+    ``readers``: cut the data for so many; a run that is resumed with other trainers keeps the cut of its data position.
 
     Raises:
         DataError: nothing to train on, or a file cannot be read.
     """
     dataset = open_dataset(config.data)
-    readers = config.cluster.trainers * config.data.reader_threads
+    readers = readers or readers_of(config)
     predict = dataset.unlabeled.plan(readers) if dataset.unlabeled else None
     plan = dataset.plan_splits()
     if len(plan.train) < readers * _SPLITS_PER_READER:  # a small file: finer splits, so that every trainer has work

@@ -241,7 +241,7 @@ class RunControl:
             if entry.actor is not None:  # else it died while there was no coordinator
                 self._supervisor.watch(entry)
         self._enter_stage("reading data")
-        data = prepare_data(config, self._files.directory)
+        data = prepare_data(config, self._files.directory, going_on.state.readers if going_on else None)
         self._check()
         self._enter_stage("placing tables")
         placed = place_tables(config, data.encoders.rows, self._assignment)

@@ -10,6 +10,7 @@ from checkpoint.checkpoint_config import CheckpointConfig
 from checkpoint.store import CheckpointStore
 from services.config import RunConfig
 from services.coordinator.books import Books
+from services.coordinator.data import readers_of
 from services.coordinator.directory import Directory
 from services.coordinator.failures import RunFailedError
 from services.coordinator.go_on import GoOn
@@ -51,6 +52,7 @@ class RunSaves:
         self._trained = 0
         self._useful_base_s, self._since_s = 0.0, 0.0
         self.start_from = start_from
+        self._readers = start_from.state.readers if start_from else readers_of(config)
         if start_from is not None:
             self._useful_base_s = start_from.state.useful_s
         timeline = start_from.timeline if start_from else 0
@@ -138,6 +140,7 @@ class RunSaves:
         planner = self.saver.planner
         return RunState(
             books=books.state(),
+            readers=self._readers,
             total_samples=self._total_samples(),
             useful_s=self._progress()[0],
             spent_pls=planner.spent_pls,

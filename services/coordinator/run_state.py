@@ -18,6 +18,7 @@ class RunState(BaseModel):
 
     Attributes:
         books: rows that are done, and what they came to.
+        readers: the data is cut for so many.
         total_samples: of the whole run, for the learning rates.
         useful_s: seconds trained.
         spent_pls: by partial recoveries.
@@ -29,6 +30,7 @@ class RunState(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     books: BooksState
+    readers: int
     total_samples: int
     useful_s: float
     spent_pls: float

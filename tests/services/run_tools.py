@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 
@@ -163,17 +163,21 @@ def keeper_memory(processes: Iterable[psutil.Process]) -> list[str]:
 
 
 class Command:
-    """``penumbra train`` as a process of its own, with a Ray of its own unless ``cluster.address`` is set."""
+    """``penumbra train`` as a process of its own, with a Ray of its own unless ``cluster.address`` is set.
 
-    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+    With ``verb`` "resume" it is ``penumbra resume`` of the same run, which has its settings already.
+    """
+
+    def __init__(self, folder: Path, config: dict[str, Any], verb: Literal["train", "resume"] = "train") -> None:
         self.folder = folder
         self.shm_before = shared_files()
         path = folder / "run.yaml"
         path.write_text(json.dumps(config))  # YAML too
+        what = ["--config", str(path)] if verb == "train" else ["run", "--storage", config["storage_path"]]
         env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         self._stdout, self._stderr = (folder / "stdout").open("wb"), (folder / "stderr").open("wb")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "services", "train", "--json", "--config", str(path)],
+            [sys.executable, "-m", "services", verb, "--json", *what],
             cwd=folder,
             env=env,
             stdout=self._stdout,
