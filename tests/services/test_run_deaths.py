@@ -1,4 +1,4 @@
-"""Who else may die in the middle of a run, alone, together or at a bad moment: nobody hangs and every row is trained."""
+"""Who else may die in the middle of a run, alone, together or at a bad moment: nobody hangs, every row is trained."""
 
 from __future__ import annotations
 
