@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -97,6 +98,13 @@ class Recovery:
         self._event("restarted", address=str(entry.address), seconds=seconds)
         return failure
 
+    def _feed_sync_server(self) -> None:
+        """One that was restarted while no trainer was there."""
+        server = self._directory.get("sync_server", 0)
+        if server is not None and not server.ready:
+            with contextlib.suppress(ray.exceptions.RayActorError):  # its watch reports that
+                self._setup.load_center(mean=True)
+
     def replace_trainer(
         self, dead: Entry, node_id: str, failure: Failure, requeued_rows: int
     ) -> tuple[Address, Failure]:
@@ -113,6 +121,7 @@ class Recovery:
             )
         except DIED_TOO:
             return entry.address, failure
+        self._feed_sync_server()
         self._supervisor.run(entry)
         seconds = time.monotonic() - started
         failure = failure.model_copy(

@@ -225,13 +225,15 @@ class RunControl:
     def sync_server(self, trainer: Address) -> Any | None:
         """The living sync server."""
         entry = self._directory.get("sync_server", 0)
-        return entry.actor if entry is not None and entry.process is not None and self._knows(trainer) else None
+        return entry.actor if entry is not None and entry.ready and self._knows(trainer) else None
 
     # ---- the run --------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
         config = self._config
-        self._memory = open_memory(config, self._files, self._directory, self._lock, self._event, self._say)
+        self._memory = open_memory(
+            config, self._files, self._directory, self._lock, self._event, self._say, self._launcher.board
+        )
         recalled = None if self._recalled is None else self._recall(self._recalled)
         store, going_on = open_store(config, self._files.directory), None
         if self._resume and recalled is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable
 
@@ -10,6 +11,7 @@ from services.coordinator.books import Books
 from services.coordinator.directory import Directory, Entry
 from services.coordinator.recall import Recalled
 from services.coordinator.run_files import RunFiles
+from services.faults.phase_board import open_phase_board
 from services.state.coordinator_records import CoordinatorRecord
 from services.state.errors import StateDirectoryInUseError, StateStoreUnavailableError
 from services.state.mirror import StateMirror, StoreChange
@@ -35,10 +37,14 @@ class RunMemory:
         lock: threading.RLock,
         event: Callable[..., None],
         say: Callable[[str], None],
+        board: str | None = None,
     ) -> None:
-        """Raises ``StateStoreUnavailableError`` when a private server cannot be started."""
+        """``board``: where faults on purpose find a private server.
+
+        Raises ``StateStoreUnavailableError`` when a private server cannot be started."""
         self._store = StateStore.open(config.state.redis_url, config.name, directory)
         self._actors, self._lock, self._event, self._say = actors, lock, event, say
+        self._board, self._server_pid = board, 0
         self._written: dict[str, Record] = {}
         self._wake, self._closed = threading.Event(), threading.Event()
         self._kept = threading.Condition()
@@ -116,6 +122,7 @@ class RunMemory:
 
     def _write(self) -> None:
         assert self._mirror is not None
+        self._note_server()
         with self._lock:
             roles = [_role(entry) for entry in self._actors.all()]
         for record in (*roles, *self._others()):
@@ -138,6 +145,13 @@ class RunMemory:
             with self._kept:
                 self._kept_lease = splits.next_lease_id - 1
                 self._kept.notify_all()
+
+    def _note_server(self) -> None:
+        server = self._store.embedded
+        if server is not None and server.pid is not None and server.pid != self._server_pid:
+            with contextlib.suppress(ProcessLookupError):  # it died since; its successor is noted
+                open_phase_board(self._board, "state_store", 0, 1, pid=server.pid)
+                self._server_pid = server.pid
 
     def _changed(self, change: StoreChange) -> None:
         self._event(
@@ -174,10 +188,11 @@ def open_memory(
     lock: threading.RLock,
     event: Callable[..., None],
     say: Callable[[str], None],
+    board: str | None,
 ) -> RunMemory | None:
     """``None``: there is no store, so a death of the coordinator would end the run; training does not need it."""
     try:
-        memory = RunMemory(config, str(files.directory), actors, lock, event, say)
+        memory = RunMemory(config, str(files.directory), actors, lock, event, say, board)
     except (StateStoreUnavailableError, StateDirectoryInUseError) as error:
         event("state_store", state="away", detail=str(error))
         say(f"there is no state store, so a death of the coordinator would end the run: {error}")

@@ -12,6 +12,7 @@ from typing import Any
 import ray
 
 from checkpoint.checkpoint_config import CheckpointConfig
+from checkpoint.errors import CheckpointError
 from checkpoint.manifest import FileEntry, Manifest, TableSpec
 from checkpoint.save_policy import SaveOrder
 from checkpoint.store import CheckpointStore
@@ -80,7 +81,7 @@ class SaveRound:
         """
         started = time.perf_counter()
         self.abort.clear()
-        shards, trainers = self._directory.all("shard"), self._directory.all("trainer")
+        shards, trainers = ([one for one in self._directory.all(role) if one.ready] for role in ("shard", "trainer"))
         if len(shards) < self._shards:
             raise SaveAbandonedError(f"{self._shards - len(shards)} shards are being replaced")
         state = self._state()
@@ -184,8 +185,10 @@ class SaveRound:
 
     def _give_up(self, ticket: SaveTicket, shards: Sequence[Entry]) -> None:
         """Marks and counters return; what was written goes, now or with the next sweep."""
-        aborting = [shard.actor.abort_save.remote() for shard in shards if self._directory.knows(shard.address)]
-        if aborting:
-            ray.wait(aborting, num_returns=len(aborting), timeout=_HOLD_S)
-        with contextlib.suppress(Exception):
-            self._store.abort(ticket)
+        try:
+            aborting = [shard.actor.abort_save.remote() for shard in shards if self._directory.knows(shard.address)]
+            if aborting:
+                ray.wait(aborting, num_returns=len(aborting), timeout=_HOLD_S)
+        finally:
+            with contextlib.suppress(CheckpointError):  # a sweep deletes what this cannot
+                self._store.abort(ticket)

@@ -172,8 +172,9 @@ class RunSetup:
 
         ``mean``: with the mean of the trainers' replicas, which have gone their own ways.
         """
-        trainers, server = self._directory.all("trainer"), self._directory.get("sync_server", 0)
-        if not trainers or server is None:
+        trainers = [entry for entry in self._directory.all("trainer") if entry.ready]
+        server = self._directory.get("sync_server", 0)
+        if not trainers or server is None:  # it is fed when a trainer is there
             return
         asked = trainers if mean else trainers[:1]
         replicas = ray.get([one.actor.center_weights.remote(save) for one in asked], timeout=self._timeout_s)
@@ -193,7 +194,7 @@ class RunSetup:
             raise ValueError(
                 "cluster.transport=slab needs trainers and shards on one node; use auto (Ray objects across nodes)"
             )
-        server = self._directory.get("sync_server", 0)
+        server = self._directory.get("sync_server", 0)  # none while it is being replaced
         return TrainerSpec(
             config=self._config,
             dense_features=len(self._data.dataset.schema.dense),
@@ -203,7 +204,8 @@ class RunSetup:
             targets=targets,
             total_samples=self._total,
             trained_samples=trained_samples,
-            sync_server=server.actor if server else None,
+            # One that has no weights yet is joined later; at the beginning it has them before anybody trains.
+            sync_server=server.actor if server and (server.ready or not trained_samples) else None,
             sync_keeper=self._launcher.shared_keeper(server.node_id, node_id) if server else None,
             dense_start=start,
         )

@@ -79,7 +79,7 @@ class Supervisor:
                 since_s = self._since_heartbeat(entry)
                 deaths.append(Death(entry, f"no heartbeat for {since_s:.1f} s", since_s))
         # Everybody needs its keeper, and a new trainer needs every shard.
-        deaths.sort(key=lambda death: {"keeper": 0, "shard": 1}.get(death.entry.address.role, 2))
+        deaths.sort(key=lambda death: {"keeper": 0, "shard": 1, "sync_server": 2}.get(death.entry.address.role, 3))
         return deaths, finished
 
     def _since_heartbeat(self, entry: Entry) -> float:

@@ -69,7 +69,7 @@ class TrainerCore:
         self._replica = self._dense_replica(keeper)
         self._sync = (
             None
-            if spec.sync_server is None
+            if not config.synchronized
             else ForegroundEasgd(
                 address,
                 spec.sync_server,

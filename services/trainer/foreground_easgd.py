@@ -45,7 +45,11 @@ class ForegroundEasgd:
             )
             region.mark_ready()
             self._slab = region.arrays["weights"]
-            self._attach()
+            try:
+                if server is not None:
+                    self._attach()
+            except RayActorError:  # its successor is asked for with the first exchange
+                self._server = None
 
     def after_step(self) -> float:
         """Exchange when due; returns the seconds it took."""
