@@ -9,10 +9,13 @@ import xxhash
 from torch import Tensor
 
 from checkpoint.errors import SaveCorrupt
+from checkpoint.retry import RetryPolicy
 
 _ALGORITHM: Final = "xxh3_128"
 _BLOCK_BYTES: Final = 1 << 20
 """Read, then hashed while it is still in the cache."""
+
+_RETRY = RetryPolicy(attempts=4)
 
 
 class CheckedReader:
@@ -85,11 +88,21 @@ class CheckedReader:
     def _fill(self, view: memoryview) -> None:
         done = 0
         while done < len(view):
-            count = self._file.readinto(view[done:])  # type: ignore[attr-defined]
+            count = self._read(view[done:])
             if not count:
                 raise SaveCorrupt(f"{self._where}: ends before byte {self._bytes}")
             done += count
         self.bytes_read += done
+
+    def _read(self, view: memoryview) -> int:
+        """Some bytes; what the storage fails to read is tried again from the same place."""
+        place = self._file.tell()
+
+        def read() -> int:
+            self._file.seek(place)
+            return int(self._file.readinto(view))  # type: ignore[attr-defined]
+
+        return _RETRY.call(read, f"read {len(view):,} bytes at {place:,}", self._where)
 
 
 def byte_view(tensor: Tensor) -> memoryview:

@@ -13,7 +13,7 @@ from checkpoint.bands import BandedPiece, check_fit, cut_into_bands
 from checkpoint.catalog import SaveCatalog
 from checkpoint.chain import Chain, Choice, Skipped, choose
 from checkpoint.checked_reader import CheckedReader
-from checkpoint.errors import CheckpointError, SaveCorrupt, SaveIncomplete
+from checkpoint.errors import CheckpointError, SaveCorrupt, SaveIncomplete, StorageError
 from checkpoint.file_restore import Staging, Wanted, restore_file
 from checkpoint.manifest import FileEntry, Manifest, Segment
 from checkpoint.opened import missing_file, opened
@@ -195,7 +195,7 @@ def _restore_file(
             reader = CheckedReader(opened_file, file.bytes, file.checksum if check else None, where)
             restore_file(reader, slots, save.tables, wanted, staging, where)
             return reader.bytes_read
-    except (SaveCorrupt, SaveIncomplete) as error:
+    except (SaveCorrupt, SaveIncomplete, StorageError) as error:
         raise DamagedSave(save.save_id, str(error)) from error
 
 

@@ -14,8 +14,8 @@ class RetentionPolicy:
 
     ``keep_last`` newest chains are kept whole (``None``: all, nothing is ever deleted), so that with 2 there is
     another one to fall back on when the newest full save is damaged. Of older ones, with ``keep_every_s``, the full
-    save alone is kept when it is at least that much younger than the one kept before it. The newest consistent save
-    and what it needs are always kept.
+    save alone is kept when it is at least that much younger than the one kept before it. The newest save of one
+    instant, which a full recovery needs, and what it continues are always kept.
     """
 
     keep_last: int | None = 2
@@ -43,9 +43,10 @@ class RetentionPolicy:
                 if last is None or root.created_unix_s >= last + self.keep_every_s:
                     kept.add(root.save_id)
                     last = root.created_unix_s
-        consistent = [save.save_id for save in saves if save.consistent and chains[save.save_id]]
-        if consistent:
-            kept.update(chains[consistent[-1]])
+        # What everybody can go back to; a priority save leaves changed rows out, consistent or not.
+        exact = [one.save_id for one in saves if one.consistent and one.kind != "priority" and chains[one.save_id]]
+        if exact:
+            kept.update(chains[exact[-1]])
         youngest = max((save.sequence for save in saves if save.save_id in kept), default=-1)
         kept.update(save.save_id for save in saves if not chains[save.save_id] and save.sequence > youngest)
         if self.keep_last is None:

@@ -12,7 +12,7 @@ import xxhash
 
 from checkpoint.buffers import PAGE_BYTES
 from checkpoint.errors import StorageError, StorageFull
-from checkpoint.retry import RetryPolicy
+from checkpoint.retry import RetryPolicy, translated
 from checkpoint.storage import sync_directory
 
 
@@ -61,7 +61,10 @@ class LocalSink:
 
     def close(self) -> tuple[int, str]:
         """Cut to length, fsync file and directory."""
-        self._retry.call(self._settle, f"fsync {self._offset:,} bytes", self._path)
+        try:  # not tried again: after a failed fsync the kernel may have dropped the pages, and the next one succeeds
+            self._settle()
+        except OSError as error:
+            raise translated(error, f"fsync {self._offset:,} bytes", self._path) from error
         self._close_descriptor()
         return self._offset, f"xxh3_128:{self._hash.hexdigest()}"
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from checkpoint.catalog import SaveCatalog
 from checkpoint.chain import choose
 from checkpoint.checked_reader import CheckedReader
-from checkpoint.errors import SaveCorrupt, SaveIncomplete, SaveNotFound
+from checkpoint.errors import CheckpointError, SaveCorrupt, SaveIncomplete, SaveNotFound, StorageError
 from checkpoint.listing import unusable
 from checkpoint.manifest import FileEntry, Manifest
 from checkpoint.opened import opened
@@ -39,6 +39,8 @@ class VerifyReport(BaseModel):
     saves: tuple[SaveCheck, ...]
     incomplete: tuple[str, ...]
     """Directories of saves that were never completed; nobody reads them."""
+    damaged_manifests: dict[str, str] = {}
+    """Saves that cannot be read at all, with what is wrong; they are passed over."""
     newest: str | None
     """What a restore would take now: the youngest save whose whole chain is undamaged."""
     newest_exact: str | None
@@ -61,8 +63,10 @@ def verify(
     """
     visible = store.list()
     manifests: Sequence[Manifest] = choose(visible, save_id=save_id).chain.saves if save_id else visible
+    broken = {} if save_id else _damaged_manifests(store)
     if not manifests:
-        raise SaveNotFound(f"{store.url}: no complete save")
+        found = "; ".join(broken.values()) or "no complete save"
+        raise SaveNotFound(f"{store.url}: {found}")
     faults: dict[str, list[str]] = {}
     for save in manifests:
         on_save(save.save_id)
@@ -79,12 +83,25 @@ def verify(
         for save in manifests
     ]
     return VerifyReport(
-        ok=all(check.unusable is None for check in checks),
+        ok=not broken and all(check.unusable is None for check in checks),
         saves=tuple(checks),
-        incomplete=tuple(store.incomplete()),
+        incomplete=tuple(name for name in store.incomplete() if name not in broken),
+        damaged_manifests=broken,
         newest=_newest(manifests, damaged, exact=False),
         newest_exact=_newest(manifests, damaged, exact=True),
     )
+
+
+def _damaged_manifests(store: SaveCatalog) -> dict[str, str]:
+    found = {}
+    for save_id in store.incomplete():
+        try:
+            store.read_manifest(save_id)
+        except SaveIncomplete:  # it has none: never completed
+            continue
+        except CheckpointError as error:
+            found[save_id] = str(error)
+    return found
 
 
 def _fault(store: SaveCatalog, save: Manifest, file: FileEntry) -> str | None:
@@ -99,7 +116,7 @@ def _fault(store: SaveCatalog, save: Manifest, file: FileEntry) -> str | None:
                 if segment.sparse:
                     read_ids(reader, slots, segment, spec, where)
             reader.finish()
-    except (SaveCorrupt, SaveIncomplete) as error:
+    except (SaveCorrupt, SaveIncomplete, StorageError) as error:
         return str(error)
     return None
 

@@ -64,6 +64,7 @@ def verify_view(report: VerifyReport) -> RenderableType:
     faults = [
         Text(fault, style="red") for save in report.saves for fault in save.faults or filter(None, [save.unusable])
     ]
+    faults += [Text(fault, style="red") for fault in report.damaged_manifests.values()]
     gone = f"; never completed, ignored: {', '.join(report.incomplete)}" if report.incomplete else ""
     last = f"a restore takes {report.newest or 'none'}, a full recovery {report.newest_exact or 'none'}{gone}"
     return Group(table, *faults, Text(last))
