@@ -59,7 +59,7 @@ def some_run(folder: Path, log: Path, **sections: dict[str, Any]) -> RunConfig:
         "data": {"rows_per_split": 1000},
         "train": {"batch_size": 8},
         "cluster": {"trainers": 2, "shards": 2},
-        "checkpoint": {"strategy": "partial_vanilla", "interval_s": 1.0},
+        "checkpoint": {"strategy": "partial_vanilla", "interval_s": 1.0, "pls_budget": 1.0},
         "failure": {"heartbeat_s": 0.5},
     }
     for name, section in sections.items():

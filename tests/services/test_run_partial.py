@@ -69,7 +69,7 @@ def some_run(folder: Path, log: Path, **sections: dict[str, Any]) -> RunConfig:
         "train": {"batch_size": 8},
         "cluster": {"trainers": 2, "shards": SHARDS},
         "embedding": {"optimizer": "exact_adagrad"},
-        "checkpoint": {"strategy": "partial_vanilla", "interval_s": 1.0},
+        "checkpoint": {"strategy": "partial_vanilla", "interval_s": 1.0, "pls_budget": 1.0},
         "failure": {"warm": False, "heartbeat_s": 0.2, "heartbeat_timeout_s": 60.0, "lease_s": 60.0},
     }
     for name, section in sections.items():
