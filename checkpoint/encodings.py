@@ -104,12 +104,14 @@ def decode(encoded: Tensor, encoding: Encoding, dim: int, out: Tensor | None = N
             f"{tuple(encoded.shape)} {encoded.dtype}"
         )
     floats: Tensor
-    if encoding == "int8" and encoded.shape[0]:
+    if not encoded.shape[0]:  # fbgemm's operators fail on none
+        floats = torch.empty(0, dim)
+    elif encoding == "int8":
         floats = torch.ops.fbgemm.Fused8BitRowwiseQuantizedToFloat(encoded)
-    elif encoding == "int4" and encoded.shape[0]:
+    elif encoding == "int4":
         floats = torch.ops.fbgemm.FusedNBitRowwiseQuantizedSBHalfToFloat(encoded, 4)[:, :dim]
     else:
-        floats = encoded[:, :dim]
+        floats = encoded
     return floats.float() if out is None else out.copy_(floats)
 
 
