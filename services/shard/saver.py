@@ -23,9 +23,6 @@ COPY_SHARE: Final = 0.04
 """Portion of the time that a save may hold requests up while it copies."""
 
 _STEP_BYTES = CHUNK_BYTES
-_CUT_BITS = 24
-"""Cuts are numbered (sequence of the save << _CUT_BITS) + chunk: saves follow each other, so a later one's are higher,
-whoever took part in it and whatever became of those who began others."""
 _POLL_S = 0.002
 _MAX_PAUSE_S = 0.25
 
@@ -74,7 +71,6 @@ class ShardSaver:
             selections,
             encoding,
             self._writer,
-            ticket.sequence << _CUT_BITS,
             on_copied=None if ticket.consistent else tracking.on_copied,
             patience_s=patience_s,
         )
