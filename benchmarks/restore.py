@@ -51,17 +51,16 @@ def _save(directory: Path, rows: int, encoding: Encoding, deltas: int) -> Checkp
     for piece in live:
         piece.weights.normal_(generator=generator)
     specs = {"t": TableSpec(rows=rows, dim=_DIM, dtype="fp32", optimizer="exact_row_wise_adagrad")}
-    parent, cut = None, 1
+    parent = None
     for number in range(1 + deltas):
         kind: Any = "delta" if number else "full"
         ticket = store.begin(kind, timeline=0, samples=number, consistent=True, tables=specs, parent=parent)
-        files, next_cut = [], cut
+        files = []
         for shard_id, piece in enumerate(live):
             some = torch.nonzero(torch.rand(piece.piece.rows, generator=generator) < 0.125).flatten()
-            save = ShardSave(ticket, shard_id, [piece], {0: some if number else None}, encoding, writer, cut)
+            save = ShardSave(ticket, shard_id, [piece], {0: some if number else None}, encoding, writer)
             files += save.finish()
-            next_cut = max(next_cut, save.next_cut)
-        parent, cut = store.commit(ticket, files).save_id, next_cut
+        parent = store.commit(ticket, files).save_id
     writer.close()
     return store
 

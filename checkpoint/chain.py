@@ -49,13 +49,6 @@ class Chain:
         """
         return self.newest.consistent and self.newest.kind != "priority"
 
-    @property
-    def next_cut(self) -> int:
-        """First cut sequence for whoever goes on from here in this timeline: above every one there is."""
-        return 1 + max(
-            (segment.cut for save in self.saves for file in save.files for segment in file.segments), default=0
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:

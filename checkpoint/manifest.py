@@ -48,7 +48,7 @@ class Segment(_Record):
     sparse: bool
     encoding: Encoding
     cut: _Count
-    """The shard's cut sequence; the timeline is the manifest's."""
+    """Of ``checkpoint.cut.Cut``; the timeline is the manifest's."""
 
     @property
     def piece(self) -> Piece:

@@ -32,8 +32,6 @@ class RestoreReport:
     """Of the newest save."""
     exact: bool
     """Whether the rows are those of one instant."""
-    next_cut: int
-    """The first cut sequence that the restored rows' owner may use."""
     rows_by_save: Mapping[str, int]
     """Rows of the pieces, by the save that has the newest version."""
     bytes_read: int
@@ -157,7 +155,6 @@ def restore(
         chain.save_ids,
         chain.newest.samples,
         chain.exact,
-        chain.next_cut,
         _rows_by_save(pieces, segments, chain),
         bytes_read,
         skipped,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from checkpoint.chunk_source import ChunkSource, LiveRows
+from checkpoint.cut import first_cut
 from checkpoint.errors import StorageSlow
 from checkpoint.manifest import Encoding, FileEntry
 from checkpoint.packer import Packer
@@ -47,7 +48,6 @@ class ShardSave:
         selections: ids to save (piece-local int64, ascending, unique) by index of the piece; ``None`` or absent: all.
         encoding: of the weights.
         writer: of this process.
-        first_cut: the shard's next cut sequence.
         on_copied: called with (piece index, local ids) after a chunk was copied, such as to clear the rows' counters;
             what it returns is called by ``fail``, last first.
         chunk_bytes: what is copied at once.
@@ -62,7 +62,6 @@ class ShardSave:
         selections: Mapping[int, Tensor | None],
         encoding: Encoding,
         writer: ShardWriter,
-        first_cut: int,
         *,
         on_copied: OnCopied | None = None,
         chunk_bytes: int = CHUNK_BYTES,
@@ -88,9 +87,7 @@ class ShardSave:
         if ticket.consistent:
             capacity = int(KEPT_SHARE * sum(piece.nbytes for piece in pieces)) - writer.pool.bytes
             self._preserver = Preserver(self._pieces, self._selections, capacity)
-        self._cut = first_cut
-        self.next_cut = first_cut
-        """First cut sequence that this save has not used."""
+        self._cut = self._next_cut = first_cut(ticket.sequence)
         self.stall_s = time.perf_counter() - started
         """Seconds spent here, in ``step`` and in ``before_update``: what training waited."""
 
@@ -249,7 +246,7 @@ class ShardSave:
         if preserver is not None:
             total = self._pieces[index].piece.rows if selected is None else selected.size
             preserver.copied(chunk, last_of_piece=chunk.end == total)
-        self.next_cut = self._cut + 1
+        self._next_cut = self._cut + 1
         undo = self._on_copied(index, source.ids()) if self._on_copied is not None else None
         if undo is not None:
             self._undos.append(undo)
@@ -267,7 +264,7 @@ class ShardSave:
     def _end_cut(self) -> None:
         """The next chunk is of another instant, unless all are of one."""
         if not self._ticket.consistent:
-            self._cut = self.next_cut
+            self._cut = self._next_cut
 
 
 class _File:

@@ -50,7 +50,6 @@ class Ways:
             if rows > _LARGE_TABLE_ROWS
         }
         self._warm = torch.from_numpy(aligned_memory(tables.nbytes + 64 * len(tables.pieces))).zero_()
-        self._cut = 0
         logging.getLogger("torch.distributed").setLevel(logging.ERROR)
 
     def all(self) -> dict[str, Callable[[], Outcome]]:
@@ -112,8 +111,7 @@ class Ways:
         lock, longest = self._loop.lock, 0.0
         selections: dict[int, Tensor | None] = {**self._selected} if priority else {}
         with lock:
-            self._cut += 1
-            save = ShardSave(ticket, 0, self._tables.pieces, selections, encoding, self._writer, self._cut)
+            save = ShardSave(ticket, 0, self._tables.pieces, selections, encoding, self._writer)
             if consistent:
                 self._loop.before_update = save.before_update
         copied = False
@@ -128,7 +126,6 @@ class Ways:
             self._loop.before_update = None
         entries = save.finish()
         manifest = self._store.commit(ticket, entries)
-        self._cut = save.next_cut
         durable = time.perf_counter() - started
         return Outcome(save.stall_s, longest, durable, sum(file.bytes for file in manifest.files))
 

@@ -22,9 +22,6 @@ from services.shard.memory import ShardMemory
 
 _STEP_BYTES = CHUNK_BYTES
 _BUFFERS = 5
-_CUT_BITS = 24
-"""Cuts are numbered (sequence of the save << _CUT_BITS) + chunk: saves follow each other, so a later one's are higher,
-whoever took part in it and whatever became of those who began others."""
 _POLL_S = 0.002
 _MAX_PAUSE_S = 0.25
 
@@ -79,7 +76,6 @@ class ShardSaver:
             selections,
             encoding,
             self._writer,
-            ticket.sequence << _CUT_BITS,
             on_copied=tracking.on_copied,
             patience_s=patience_s,
         )

@@ -82,10 +82,10 @@ class _Life:
         self._log, self._tables = log, tables(rows)
         self._generator = torch.Generator().manual_seed(seed)
         self._live = whole(self._tables, seed)
-        self._cut, self._samples, self._parent = 1, 0, None
+        self._samples, self._parent = 0, None
         try:
             report = restore_newest(self.store, self._live)
-            self._cut, self._samples, self._parent = report.next_cut, report.samples, report.save_ids[-1]
+            self._samples, self._parent = report.samples, report.save_ids[-1]
         except SaveNotFound:
             pass
         self._reference = copy_of(self._live)
@@ -112,9 +112,7 @@ class _Life:
             self._dirty.clear(index, ids)
             _copy_rows(instant[index], self._reference[index], ids)
 
-        save = ShardSave(
-            ticket, 0, self._live, selections, "fp32", self._writer, self._cut, on_copied=copied, chunk_bytes=32768
-        )
+        save = ShardSave(ticket, 0, self._live, selections, "fp32", self._writer, on_copied=copied, chunk_bytes=32768)
         while not save.step(65536):
             self._update(save)
             self._writer.pool.wait_free(1)
@@ -127,7 +125,7 @@ class _Life:
         save_file(as_tensors(self._reference), unfinished)
         unfinished.rename(self._log / f"{ticket.save_id}.safetensors")
         self.store.commit(ticket, files, {"data_position": self._samples})
-        self._cut, self._parent = save.next_cut, ticket.save_id
+        self._parent = ticket.save_id
         self._samples += 1
         self._update(None)
 

@@ -79,14 +79,13 @@ def save_all(
     encoding: Any = "fp32",
     timeline: int = 0,
     consistent: bool = False,
-    first_cut: int = 1,
     samples: int = 0,
     tables: Mapping[str, TableSpec] = TABLES,
     **kwargs: Any,
 ) -> Manifest:
     """One shard that owns all pieces saves them."""
     ticket = store.begin(kind, timeline=timeline, samples=samples, consistent=consistent, tables=tables, parent=parent)
-    save = ShardSave(ticket, 0, pieces, selections or {}, encoding, writer, first_cut, chunk_bytes=8192, **kwargs)
+    save = ShardSave(ticket, 0, pieces, selections or {}, encoding, writer, chunk_bytes=8192, **kwargs)
     return store.commit(ticket, save.finish(timeout_s=60))
 
 

@@ -43,10 +43,10 @@ def test_a_consistent_save_is_of_the_instant_it_began(
         pieces = whole(TABLES, 0)
         old = copy_of(pieces)
         base = store.begin("full", timeline=0, samples=0, consistent=True, tables=TABLES, parent=None)
-        parent = store.commit(base, ShardSave(base, 0, whole(TABLES, 1), {}, "fp32", writer, 1).finish())
+        parent = store.commit(base, ShardSave(base, 0, whole(TABLES, 1), {}, "fp32", writer).finish())
         selections = {0: torch.arange(0, 5000, 2)} if selected else {}
         ticket = store.begin("delta", timeline=0, samples=0, consistent=True, tables=TABLES, parent=parent.save_id)
-        save = ShardSave(ticket, 0, pieces, selections, encoding, writer, 2, chunk_bytes=4096)  # type: ignore[arg-type]
+        save = ShardSave(ticket, 0, pieces, selections, encoding, writer, chunk_bytes=4096)  # type: ignore[arg-type]
         for action in done:
             if action[0] == "step":
                 save.step(int(action[1]))  # type: ignore[call-overload]
@@ -58,11 +58,11 @@ def test_a_consistent_save_is_of_the_instant_it_began(
                 save.before_update(int(index), ids)  # type: ignore[call-overload]
                 update(pieces, int(index), ids)  # type: ignore[call-overload]
         manifest = store.commit(ticket, save.finish(60))
-        assert {segment.cut for segment in manifest.files[0].segments} == {2}
+        assert {segment.cut for segment in manifest.files[0].segments} == {2 << 24}
         found, expected = whole(TABLES, 1), whole(TABLES, 1)
         read_back(Path(folder), manifest, found)
         ticket = store.begin("delta", timeline=0, samples=0, consistent=False, tables=TABLES, parent=manifest.save_id)
-        still = store.commit(ticket, ShardSave(ticket, 0, old, selections, encoding, writer, 3).finish(60))  # type: ignore[arg-type]
+        still = store.commit(ticket, ShardSave(ticket, 0, old, selections, encoding, writer).finish(60))  # type: ignore[arg-type]
         read_back(Path(folder), still, expected)  # the same rows, saved while nobody touched them
         assert_equal(found, expected)
     writer.close()
@@ -74,9 +74,9 @@ def test_updates_of_rows_not_selected_cost_nothing(tmp_path: Path) -> None:
     tables = {"user": TABLES["user"]}
     pieces = whole(tables, 0)
     parent = store.begin("full", timeline=0, samples=0, consistent=True, tables=tables, parent=None)
-    store.commit(parent, ShardSave(parent, 0, pieces, {}, "fp32", writer, 1).finish())
+    store.commit(parent, ShardSave(parent, 0, pieces, {}, "fp32", writer).finish())
     ticket = store.begin("delta", timeline=0, samples=0, consistent=True, tables=tables, parent=parent.save_id)
-    save = ShardSave(ticket, 0, pieces, {0: torch.tensor([7, 9])}, "fp32", writer, 2)
+    save = ShardSave(ticket, 0, pieces, {0: torch.tensor([7, 9])}, "fp32", writer)
     save.before_update(0, torch.arange(100, 4000))
     assert not save.copied  # else it would have had to copy ahead, as so many rows do not fit beside
     before = copy_of(pieces)
@@ -112,7 +112,7 @@ rows.weights[torch.unique(ids)] += 0
 small = TableSpec(rows=10, dim=4, dtype="fp32", optimizer="exact_sgd")
 ticket = warm.begin("full", timeline=0, samples=0, consistent=True, tables={"t": small}, parent=None)
 writer = ShardWriter(BufferPool(2, 4096))
-save = ShardSave(ticket, 0, [PieceRows(Piece("t", 0, 10, 0, 4), torch.ones(10, 4))], {}, "fp32", writer, 1)
+save = ShardSave(ticket, 0, [PieceRows(Piece("t", 0, 10, 0, 4), torch.ones(10, 4))], {}, "fp32", writer)
 save.before_update(0, torch.tensor([1]))
 warm.commit(ticket, save.finish())
 before = peak()
@@ -120,7 +120,7 @@ before = peak()
 store = CheckpointStore(sys.argv[1], run="r")
 writer = ShardWriter(BufferPool(4, 2 << 20))
 ticket = store.begin("full", timeline=0, samples=0, consistent=True, tables={"t": spec}, parent=None)
-save = ShardSave(ticket, 0, [rows], {}, "fp32", writer, 1)
+save = ShardSave(ticket, 0, [rows], {}, "fp32", writer)
 updated = 0
 for seed in range(60):  # without a step in between: all rows are touched before they are copied
     ids = torch.randint(0, spec.rows, (20_000,), generator=torch.Generator().manual_seed(seed))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from torch import Tensor
 
+from checkpoint.cut import first_cut
 from checkpoint.errors import SaveNotFound
 from checkpoint.piece import Piece
 from checkpoint.piece_rows import PieceRows
@@ -54,7 +55,6 @@ class RunHistory(RuleBasedStateMachine):
         self.generator = torch.Generator().manual_seed(seed)
         self.table = Table.random("t", _ROWS, _DIM, optimizer, self.generator)
         self.pieces = row_wise(self.table, 4)
-        self.cuts = [1] * 4
         self.dirty = torch.ones(_ROWS, dtype=torch.bool)
         self.timeline, self.sequence = 0, 0
         self.saves: list[_Saved] = []
@@ -112,7 +112,6 @@ class RunHistory(RuleBasedStateMachine):
         for name, state in self.table.states.items():
             state.copy_(to.after.states[name])
         self.dirty.fill_(False)
-        self._restart()
 
     @precondition(lambda self: self._newest())
     @rule(count=st.sampled_from([1, 2, 3, 6]), columns=st.booleans())
@@ -126,7 +125,24 @@ class RunHistory(RuleBasedStateMachine):
         for name, state in self.table.states.items():
             state.copy_(newest.after.states[name])
         self.dirty.fill_(False)
-        self._restart()
+
+    @precondition(lambda self: self._newest())
+    @rule(kind=st.sampled_from(["full", "delta"]), shard=st.integers(0, 5))
+    def commit_after_a_death(self, kind: str, shard: int) -> None:
+        """A shard dies after its part of a save; its successor restores what was there before; the save is completed.
+
+        The successor cannot know what the save has of its rows, so it calls all of them changed.
+        """
+        before = self._newest()
+        assert before is not None
+        self._save(kind, torch.ones(_ROWS, dtype=torch.bool) if kind == "full" else self.dirty.clone(), None)
+        piece = self.pieces[shard % len(self.pieces)]
+        rows, columns = slice(piece.row_start, piece.row_end), slice(piece.col_start, piece.col_end)
+        self.table.weight[rows, columns] = before.after.weight[rows, columns]
+        for name, state in self.table.states.items():
+            part = (rows, columns) if state.dim() == 2 else rows
+            state[part] = before.after.states[name][part]
+        self.dirty[rows] = True
 
     # -- what must hold
 
@@ -158,12 +174,6 @@ class RunHistory(RuleBasedStateMachine):
             next((saved for saved in reversed(self.saves) if saved.visible), None) if hasattr(self, "saves") else None
         )
 
-    def _restart(self) -> None:
-        report = restore_newest(
-            CheckpointStore(str(self.directory), run="r"), [self.table.room(p) for p in self.pieces]
-        )
-        self.cuts = [report.next_cut] * len(self.pieces)
-
     def _save(self, kind: str, chosen: Tensor, crash_at: float | None) -> None:
         self.sequence += 1
         save_id = f"{self.timeline:04d}-{self.sequence:08d}-{kind}"
@@ -187,11 +197,11 @@ class RunHistory(RuleBasedStateMachine):
         )
 
     def _write(self, save_id: str, kind: str, chosen: Tensor, parent: str | None) -> None:
-        shards = [self._shard(index, piece, chosen, kind == "full") for index, piece in enumerate(self.pieces)]
+        shards = [self._shard(piece, chosen, kind == "full") for piece in self.pieces]
         specs = {"t": self.table.spec}
         write_save(self.directory, save_id, specs, shards, parent=parent, samples=self.sequence)
 
-    def _shard(self, index: int, piece: Piece, chosen: Tensor, whole: bool) -> list[Rows]:
+    def _shard(self, piece: Piece, chosen: Tensor, whole: bool) -> list[Rows]:
         """Two chunks, each with its own cut."""
         middle = (piece.row_start + piece.row_end) // 2
         chunks = []
@@ -200,8 +210,7 @@ class RunHistory(RuleBasedStateMachine):
                 continue
             part = Piece(piece.table, start, end, piece.col_start, piece.col_end)
             ids = None if whole else start + torch.nonzero(chosen[start:end]).flatten()
-            chunks.append(self.table.cut(part, ids, self.cuts[index]))
-            self.cuts[index] += 1
+            chunks.append(self.table.cut(part, ids, first_cut(self.sequence) + len(chunks)))
         return chunks
 
 
@@ -228,9 +237,8 @@ class ServiceHistory(RunHistory):
                 piece, rows.weight.contiguous(), {n: state.contiguous() for n, state in rows.states.items()}
             )
             ids = None if kind == "full" else torch.nonzero(chosen[piece.row_start : piece.row_end]).flatten()
-            save = ShardSave(ticket, index, [live], {0: ids}, "fp32", self.writer, self.cuts[index], chunk_bytes=64)
+            save = ShardSave(ticket, index, [live], {0: ids}, "fp32", self.writer, chunk_bytes=64)
             files += save.finish()
-            self.cuts[index] = save.next_cut
         store.commit(ticket, files)
 
 

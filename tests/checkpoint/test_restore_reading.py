@@ -64,7 +64,7 @@ def test_object_stores_are_read_by_ranges() -> None:
     store = CheckpointStore("memory://restore-test", run="r")
     ticket = store.begin("full", timeline=0, samples=5, consistent=True, tables={"big": table.spec}, parent=None)
     live = PieceRows(table.piece(0, 1003), table.weight, table.states)
-    store.commit(ticket, ShardSave(ticket, 0, [live], {}, "fp32", small_writer(), 1).finish())
+    store.commit(ticket, ShardSave(ticket, 0, [live], {}, "fp32", small_writer()).finish())
     rows = table.room(table.piece(990, 1003))
     assert restore(store, newest_chain(store), [rows], check=False).bytes_read == 13 * 2 * 12 * 4
     table.assert_equal(rows)
