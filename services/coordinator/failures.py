@@ -24,8 +24,20 @@ from services.identity import Address
 from services.summary import Failure
 
 
+def failure_of(death: Death, samples: int = 0) -> Failure:
+    """What is known of a death before anything was done about it."""
+    address = death.entry.address
+    return Failure(
+        role=address.role, index=address.index, cause=death.cause, at_samples=samples, detect_s=death.detect_s
+    )
+
+
 class RunFailedError(RuntimeError):
     """The run cannot go on; the message goes into its summary."""
+
+
+class CancelledError(RuntimeError):
+    """The run was told to stop."""
 
 
 @dataclass(slots=True)
@@ -95,9 +107,7 @@ class FailureHandler:
         event = FailureEvent(address.role, address.index, address.generation, death.cause, samples, held, rows)
         decision = RecoveryPolicy().decide(event, FailureHistory(self._replacements, self._max_failures))
         self._event("death", address=str(address), cause=death.cause, action=decision.action, detect_s=death.detect_s)
-        failure = Failure(
-            role=address.role, index=address.index, cause=death.cause, at_samples=samples, detect_s=death.detect_s
-        )
+        failure = failure_of(death, samples)
         if decision.action == "fail":
             self.failures.append(failure)
             raise RunFailedError(decision.reason)

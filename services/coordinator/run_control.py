@@ -18,7 +18,7 @@ from services.coordinator.books_state import BooksState
 from services.coordinator.data import prepare_data
 from services.coordinator.directory import Directory, Entry
 from services.coordinator.explain import explain
-from services.coordinator.failures import FailureHandler, RunFailedError
+from services.coordinator.failures import CancelledError, FailureHandler, RunFailedError, failure_of
 from services.coordinator.go_on import go_on
 from services.coordinator.launch import Launcher
 from services.coordinator.nodes import Assignment
@@ -31,6 +31,7 @@ from services.coordinator.recovery import Recovery
 from services.coordinator.run_files import RunFiles
 from services.coordinator.run_memory import RunMemory, open_memory
 from services.coordinator.run_saves import RunSaves
+from services.coordinator.save_round import Saved
 from services.coordinator.setup import PlacedTables, PreparedData, RunSetup, place_tables
 from services.coordinator.shard_counts import ShardCounts, shard_stats
 from services.coordinator.snapshot import described_stage, snapshot
@@ -57,10 +58,6 @@ _ROOT_CAUSE_S = 5.0
 _STOP_S = 10.0
 
 
-class CancelledError(RuntimeError):
-    """The run was told to stop."""
-
-
 class RunControl:
     """Owns a run. Calls of role actors and of the driver come from other threads than ``run``."""
 
@@ -79,9 +76,8 @@ class RunControl:
     ) -> None:
         """``directory`` is shared with the actor, under ``lock``; ``started_s``: the driver's clock when it began.
 
-        ``resume``: go on from the newest consistent save. ``recalled``: given
-        when the coordinator died and was started again; called once the living actors are known.
-
+        ``resume``: go on from the newest consistent save. ``recalled``: given when the coordinator died and was started
+        again; called once the living actors are known.
         """
         self._resume, self._recalled = resume, recalled
         self._memory: RunMemory | None = None
@@ -138,7 +134,7 @@ class RunControl:
         if self._saves is not None:
             self._saves.saver.close()
         if self._memory is not None:
-            self._memory.close()
+            self._memory.close(state, error)
         last_stats = shard_stats(self._directory, _STOP_S) if state != "FAILED" else None
         self._launcher.end_all()
         books = self._books
@@ -225,7 +221,7 @@ class RunControl:
     def sync_server(self, trainer: Address) -> Any | None:
         """The living sync server."""
         entry = self._directory.get("sync_server", 0)
-        return entry.actor if entry is not None and entry.ready and self._knows(trainer) else None
+        return entry.actor if entry and entry.ready and self._knows(trainer) else None
 
     # ---- the run --------------------------------------------------------------------------------------------------
 
@@ -261,7 +257,7 @@ class RunControl:
                 lambda: bool(self._running) and self._books is not None,
                 self._event,
                 self._say,
-                lambda saved: self._shard_counts.saved(saved.pending_accesses) if self._shard_counts else None,
+                self._note_saved,
                 store,
                 going_on,
                 self._phases.enter,
@@ -311,7 +307,10 @@ class RunControl:
         order = None if save is None else RestoreOrder(save.url, save.run, save.save_id)
         self._enter_stage("loading rows")
         self._setup.load_shards(order)
-        self._event("loaded", pids={str(entry.address): entry.process[0] for entry in self._shards() if entry.process})
+        self._event(
+            "loaded",
+            pids={str(entry.address): entry.process[0] for entry in self._directory.all("shard") if entry.process},
+        )
         self._event("data", train_rows=data.plan.train_rows, eval_rows=data.plan.eval_rows)
         held_out = "the latest in time" if config.data.eval is None else "from data.eval"
         self._say(f"{data.plan.train_rows:,} training rows; {data.plan.eval_rows:,} held out, {held_out}")
@@ -394,11 +393,7 @@ class RunControl:
         for death in self._supervisor.poll(_ROOT_CAUSE_S)[0]:
             address = death.entry.address
             self._event("death", address=str(address), cause=death.cause, action="fail", detect_s=death.detect_s)
-            self._early_failures.append(
-                Failure(
-                    role=address.role, index=address.index, cause=death.cause, at_samples=0, detect_s=death.detect_s
-                )
-            )
+            self._early_failures.append(failure_of(death))
             raise RunFailedError(f"{address.role} {address.index}: {death.cause} during {self._stage}")
 
     def _train(self) -> None:
@@ -424,6 +419,12 @@ class RunControl:
             raise RunFailedError("every trainer ended, but rows are still uncommitted")
         self._stage = "finishing"
         self._books.settle()
+
+    def _note_saved(self, saved: Saved) -> None:
+        if self._shard_counts is not None:
+            self._shard_counts.saved(saved.pending_accesses)
+        if self._memory is not None:
+            self._memory.saved(saved)
 
     def _note_progress(self) -> None:
         """A line of ``metrics.jsonl`` every second."""
@@ -475,9 +476,6 @@ class RunControl:
                     if end.error is None:
                         self._trainer_stats[end.entry.address] = end.result
             raise CancelledError(self._cancelled)
-
-    def _shards(self) -> list[Entry]:
-        return self._directory.all("shard")
 
     def _trainers(self) -> list[Entry]:
         return self._directory.all("trainer")

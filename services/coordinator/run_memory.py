@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import threading
+import time
 from collections.abc import Callable, Iterable
+from typing import Literal
+
+import ray
 
 from services.config import RunConfig
+from services.config_file import dump_config
 from services.coordinator.books import Books
 from services.coordinator.directory import Directory, Entry
 from services.coordinator.recall import Recalled
 from services.coordinator.run_files import RunFiles
+from services.coordinator.save_round import Saved
 from services.faults.phase_board import open_phase_board
+from services.memory.process import identify
 from services.state.coordinator_records import CoordinatorRecord
 from services.state.errors import StateDirectoryInUseError, StateStoreUnavailableError
 from services.state.mirror import StateMirror, StoreChange
 from services.state.quality_records import PlsRecord, SaveRecord
 from services.state.record import Record
-from services.state.run_records import EventRecord, RoleRecord
+from services.state.run_records import EventRecord, HeartbeatRecord, RoleRecord, RunRecord
 from services.state.store import StateStore
 from services.state.work_records import SplitsRecord
 
@@ -45,6 +53,17 @@ class RunMemory:
         self._store = StateStore.open(config.state.redis_url, config.name, directory)
         self._actors, self._lock, self._event, self._say = actors, lock, event, say
         self._board, self._server_pid = board, 0
+        self._beats_at = 0.0
+        self._beat_ttl_s = 2 * config.failure.heartbeat_timeout_s
+        self._run = RunRecord(
+            run=config.name,
+            state="RUNNING",
+            timeline=0,
+            config_hash=hashlib.sha256(dump_config(config).encode()).hexdigest(),
+            started_unix_s=time.time(),
+            coordinator=identify(),
+            coordinator_node_id=ray.get_runtime_context().get_node_id(),
+        )
         self._written: dict[str, Record] = {}
         self._wake, self._closed = threading.Event(), threading.Event()
         self._kept = threading.Condition()
@@ -91,10 +110,23 @@ class RunMemory:
         if self._mirror is not None:
             self._mirror.append(event)
 
-    def saved(self, record: SaveRecord) -> None:
+    def saved(self, saved: Saved) -> None:
         """A save is complete."""
+        manifest = saved.manifest
         if self._mirror is not None:
-            self._mirror.put(record)
+            self._mirror.put(
+                SaveRecord(
+                    save_id=manifest.save_id,
+                    save_kind=manifest.kind,
+                    consistent=manifest.consistent,
+                    timeline=manifest.timeline,
+                    sequence=manifest.sequence,
+                    parent=manifest.parent,
+                    samples=manifest.samples,
+                    bytes=saved.bytes,
+                    committed_unix_s=manifest.created_unix_s,
+                )
+            )
 
     def keep_lease(self, lease_id: int) -> None:
         """Have a lease that was just given out in the store before anybody works on it, if the store answers."""
@@ -104,8 +136,9 @@ class RunMemory:
         with self._kept:
             self._kept.wait_for(lambda: self._kept_lease >= lease_id, _LEASE_WAIT_S)
 
-    def close(self) -> None:
+    def close(self, state: Literal["SUCCEEDED", "FAILED", "CANCELLED"], error: str | None) -> None:
         """Write the last state and end."""
+        self._run = self._run.model_copy(update={"state": state, "error": error})
         self._closed.set()
         self._wake.set()
         if self._thread.ident is not None:
@@ -119,13 +152,15 @@ class RunMemory:
             self._wake.wait(_EVERY_S)
             self._wake.clear()
             self._write()
+        self._write()  # how it ended
 
     def _write(self) -> None:
         assert self._mirror is not None
         self._note_server()
         with self._lock:
             roles = [_role(entry) for entry in self._actors.all()]
-        for record in (*roles, *self._others()):
+        self._write_heartbeats()
+        for record in (self._run, *roles, *self._others()):
             key = f"{record.kind}:{record.name}"
             if self._written.get(key) != record:
                 self._written[key] = record
@@ -145,6 +180,26 @@ class RunMemory:
             with self._kept:
                 self._kept_lease = splits.next_lease_id - 1
                 self._kept.notify_all()
+
+    def _write_heartbeats(self) -> None:
+        """Copies for people and other programs, once a second; they expire."""
+        now = time.monotonic()
+        if self._mirror is None or now - self._beats_at < 1.0:
+            return
+        self._beats_at = now
+        with self._lock:
+            heard = [entry for entry in self._actors.all() if entry.last_heartbeat_s and entry.process is not None]
+        for entry in heard:
+            assert entry.process is not None
+            beat = HeartbeatRecord(
+                role=entry.address.role,
+                index=entry.address.index,
+                generation=entry.address.generation,
+                node_id=entry.node_id,
+                process=entry.process,
+                at_unix_s=time.time() - (now - entry.last_heartbeat_s),
+            )
+            self._mirror.put(beat, ttl_s=self._beat_ttl_s)
 
     def _note_server(self) -> None:
         server = self._store.embedded
