@@ -97,15 +97,15 @@ def test_one_role_after_another(tmp_path: Path, log: Path) -> None:
 
     fault = Faults(
         tmp_path,
-        (0.05, kill_role("Keeper")),
-        (0.15, kill_role("SyncServer")),
-        (0.3, kill_role("Trainer")),
-        (0.5, two_shards),
+        (0.03, kill_role("Keeper")),
+        (0.1, kill_role("SyncServer")),
+        (0.2, kill_role("Trainer")),
+        (0.3, two_shards),
     )
-    summary = run(some_run(tmp_path, log), fault)
+    summary = run(some_run(tmp_path, log, train={"epochs": 2}), fault)
     fault.check(4)
     warm = ["keeper", "sync_server", "trainer", "shard", "shard"]
-    check(tmp_path, summary, ROWS, [(role, "warm") for role in warm])
+    check(tmp_path, summary, 2 * ROWS, [(role, "warm") for role in warm])
     assert summary.pls is not None and summary.pls.spent == 0.0
     assert events(tmp_path, "renewed")[0]["regions"] > 0
     assert len(events(tmp_path, "adopted")) == 2
