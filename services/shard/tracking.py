@@ -131,7 +131,9 @@ class Tracking:
         if kind == "delta":
             if self._dirty is None:
                 raise ValueError("a delta save needs checkpoint.deltas above 0: changed rows are not marked")
-            return {index: self._dirty.select(index) for index in self._dirty.watched.indices}
+            changed = {index: self._dirty.select(index) for index in self._dirty.watched.indices}
+            self._uncovered = {index: ids.numel() for index, ids in changed.items()}  # all accesses were to these
+            return {**changed}
         return {}
 
     def on_copied(self, piece: int, ids: Tensor) -> Callable[[], None]:

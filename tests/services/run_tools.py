@@ -49,6 +49,7 @@ def settings(folder: Path, log: Path, /, **sections: dict[str, Any]) -> dict[str
         "model": {"embedding_dim": 4, "dense_arch": [8, 4], "over_arch": [8, 1]},
         "train": {"batch_size": 64},
         "cluster": {"trainers": 1, "shards": 1, "spare_shards": 0},
+        "checkpoint": {"copy_share": 1.0},  # runs of seconds: as often as they are due
     }
     for name, section in sections.items():
         tiny[name] = {**tiny.get(name, {}), **section}

@@ -1,4 +1,4 @@
-"""Who else may die in the middle of a run, alone, together or at a bad moment: nobody hangs and every row is trained."""
+"""Who else may die in the middle of a run, alone, together or at a bad moment: nobody hangs, every row is trained."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def some_run(folder: Path, log: Path, **sections: dict[str, Any]) -> RunConfig:
         "data": {"rows_per_split": 1000},
         "train": {"batch_size": 8},
         "cluster": {"trainers": 2, "shards": 2},
-        "checkpoint": {"strategy": "partial_vanilla", "interval_s": 1.0},
+        "checkpoint": {"strategy": "partial_vanilla", "interval_s": 1.0, "pls_budget": 1.0},
         "failure": {"heartbeat_s": 0.5},
     }
     for name, section in sections.items():
@@ -97,15 +97,15 @@ def test_one_role_after_another(tmp_path: Path, log: Path) -> None:
 
     fault = Faults(
         tmp_path,
-        (0.03, kill_role("Keeper")),
-        (0.1, kill_role("SyncServer")),
-        (0.2, kill_role("Trainer")),
-        (0.3, two_shards),
+        (0.02, kill_role("Keeper")),
+        (0.06, kill_role("SyncServer")),
+        (0.1, kill_role("Trainer")),
+        (0.2, two_shards),
     )
-    summary = run(some_run(tmp_path, log, train={"epochs": 2}), fault)
+    summary = run(some_run(tmp_path, log, train={"batch_size": 8, "epochs": 3}), fault)
     fault.check(4)
     warm = ["keeper", "sync_server", "trainer", "shard", "shard"]
-    check(tmp_path, summary, 2 * ROWS, [(role, "warm") for role in warm])
+    check(tmp_path, summary, 3 * ROWS, [(role, "warm") for role in warm])
     assert summary.pls is not None and summary.pls.spent == 0.0
     assert events(tmp_path, "renewed")[0]["regions"] > 0
     assert len(events(tmp_path, "adopted")) == 2

@@ -69,7 +69,7 @@ def some_run(folder: Path, log: Path, **sections: dict[str, Any]) -> RunConfig:
         "train": {"batch_size": 8},
         "cluster": {"trainers": 2, "shards": SHARDS},
         "embedding": {"optimizer": "exact_adagrad"},
-        "checkpoint": {"strategy": "partial_vanilla", "interval_s": 1.0},
+        "checkpoint": {"strategy": "partial_vanilla", "interval_s": 1.0, "pls_budget": 1.0},
         "failure": {"warm": False, "heartbeat_s": 0.2, "heartbeat_timeout_s": 60.0, "lease_s": 60.0},
     }
     for name, section in sections.items():
@@ -118,9 +118,7 @@ class LoseShard:
             assert event["save_ids"] == [] and not saves.list()
             for one in rows:
                 piece = one.piece
-                initial_rows(
-                    SEED, piece.table, piece.rows, piece.dim, 0, piece.rows, out=one.weights.numpy()
-                )
+                initial_rows(SEED, piece.table, piece.rows, piece.dim, 0, piece.rows, out=one.weights.numpy())
                 for state in one.states.values():
                     state.zero_()
             return flat(rows)
@@ -185,9 +183,7 @@ def test_a_shard_without_memory_comes_back_with_the_newest_saved_rows(tmp_path: 
 
 
 def test_a_shard_and_its_keeper_at_once_with_a_spare(tmp_path: Path, log: Path) -> None:
-    fault = Faults(
-        tmp_path, (0.3, LoseShard(tmp_path, 0, 1, optimizer="exact_adagrad", keeper_too=True)), settle=2
-    )
+    fault = Faults(tmp_path, (0.3, LoseShard(tmp_path, 0, 1, optimizer="exact_adagrad", keeper_too=True)), settle=2)
     config = some_run(tmp_path, log, cluster={"spare_shards": 1}, failure={"warm": True})
     summary = run(config, fault)
     fault.check(1)

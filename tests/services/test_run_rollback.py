@@ -191,9 +191,7 @@ def test_a_second_shard_dies_during_the_rollback(
 @pytest.mark.slow
 def test_trainers_that_share_the_work_go_back_together(tmp_path: Path, log: Path) -> None:
     """Not deterministic: two trainers with a sync server and two threads each."""
-    fault = Faults(
-        tmp_path, (0.2, lambda: kill_shard(tmp_path, 0, saves=1)), (0.6, lambda: kill_shard(tmp_path, 1))
-    )
+    fault = Faults(tmp_path, (0.2, lambda: kill_shard(tmp_path, 0, saves=1)), (0.6, lambda: kill_shard(tmp_path, 1)))
     train = {"batch_size": 8, "hogwild_threads": 2, "epochs": 4}
     sizes = {"trainers": 2, "shards": 2, "spare_shards": 1}
     summary = run(

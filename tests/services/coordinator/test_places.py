@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -27,7 +28,7 @@ def places(node: str, budget: int, *held: Entry) -> tuple[Places, Directory]:
     directory = Directory()
     for entry in held:
         directory.put(entry)
-    launcher = Launcher("places", None, directory, RunConfig())
+    launcher = Launcher(f"places-{uuid.uuid4().hex[:8]}", None, directory, RunConfig())
     launcher.keeper(0, node)
     sizes = {0: 100, 1: 200, 2: 400}
     return Places(directory, launcher, {node: budget, GONE: 10_000}, sizes.__getitem__), directory

@@ -67,7 +67,7 @@ def test_due_saves_follow_the_history() -> None:
 
 
 def test_what_is_spent_tightens_the_interval_and_then_changes_the_mode() -> None:
-    plans = planner(strategy="partial_vanilla")
+    plans = planner(strategy="partial_vanilla", free_overhead=0.0)
     first = plans.replan(100.0, 10_000, TOTAL)
     assert first.mode == "partial"
     plans.spent_pls, plans.row_losing_failures = 0.06, 1

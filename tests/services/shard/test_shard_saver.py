@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from checkpoint.piece import Piece
 from checkpoint.piece_rows import PieceRows
 from checkpoint.restore import restore_newest
 from checkpoint.store import CheckpointStore
+from services.faults.phases import Phase
 from services.identity import Address
 from services.memory.store import MemoryStore
 from services.shard.core import ShardCore
@@ -30,15 +32,27 @@ PIECES = (Piece("site", 0, 90, 0, 8), Piece("sex", 0, 3, 0, 8), Piece("user", 0,
 PATIENCE_S, TIMEOUT_S = 10.0, 30.0
 
 
+class NoPhases:
+    """Of a process that nobody injects faults into."""
+
+    def enter(self, phase: Phase) -> None:
+        pass
+
+    def poison_due(self) -> bool:
+        return False
+
+    def leave(self) -> None:
+        pass
+
+
 class Shard:
     """A shard with its saver and a store, as ``ShardServer`` puts them together."""
 
     def __init__(self, keeper: str, folder: Path, optimizer: str, tracking: TrackingSpec) -> None:
-        spec = shard_spec(optimizer, PIECES)
-        spec = type(spec)(**{**{name: getattr(spec, name) for name in spec.__slots__}, "tracking": tracking})
+        spec = dataclasses.replace(shard_spec(optimizer, PIECES), tracking=tracking)
         self.optimizer, self.turn, self.number = optimizer, threading.Lock(), 0
         self.core = ShardCore.create(keeper, Address("shard", 0, 1), spec)
-        self.saver = ShardSaver(self.core.memory, 0, self.turn)
+        self.saver = ShardSaver(self.core.memory, 0, self.turn, NoPhases())
         self.store = CheckpointStore(str(folder), run="test")
         self.parent: str | None = None
 
@@ -65,9 +79,8 @@ class Shard:
             kind, timeline=0, samples=self.number, consistent=consistent, tables=tables, parent=parent
         )
         with self.turn:
-            self.saver.begin(
-                ticket if where is None else ticket.model_copy(update={"url": where}), "fp32", PATIENCE_S
-            )
+            aimed = ticket if where is None else ticket.model_copy(update={"url": where})
+            self.saver.begin(aimed, "fp32", PATIENCE_S, copy_share=1.0)
             self.core.before_update = self.saver.before_update if consistent else None
         return ticket
 
@@ -103,14 +116,12 @@ class Shard:
 
     def tracked(self) -> dict[str, Tensor]:
         """Counters, marks and whatever else is kept of rows since they were saved."""
-        known = ShardMemory  # only to say whose arrays these are
-        assert isinstance(self.memory, known)
         others = ("weights", "momentum1", "applied", "mark", "counts", "undo")
         return {n: a.clone() for n, a in self.memory.arrays.items() if not n.startswith(others)}
 
 
 @pytest.fixture
-def keeper(request: pytest.FixtureRequest) -> Iterator[str]:
+def keeper() -> Iterator[str]:
     store = MemoryStore(f"test-{os.getpid()}-saver")
     yield store.name
     store.close()
@@ -242,7 +253,7 @@ def test_one_save_at_a_time(keeper: str, tmp_path: Path) -> None:
     shard = Shard(keeper, tmp_path, "exact_sgd", TrackingSpec())
     ticket = shard.begin("full")
     with pytest.raises(SaveRefused, match="a save is under way"), shard.turn:
-        shard.saver.begin(ticket, "fp32", PATIENCE_S)
+        shard.saver.begin(ticket, "fp32", PATIENCE_S, copy_share=1.0)
     shard.finish(ticket)
     with pytest.raises(SaveRefused, match="no save is under way"):
         shard.saver.finish(TIMEOUT_S)
