@@ -6,6 +6,7 @@ import dataclasses
 import os
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ class Shard:
             with self.turn:
                 self.core.push(0, self.number, grad, ids, offsets, RATE)
             starts = self.memory.starts(offsets)
-            split = [ids[start:end] for start, end in zip(starts, starts[1:], strict=False)]
+            split = [ids[start:end] for start, end in pairwise(starts)]
         return split
 
     def begin(self, kind: Any, consistent: bool = True, where: str | None = None) -> Any:
