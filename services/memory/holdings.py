@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
-import threading
 import weakref
 
-from services.memory.descriptors import request
+from services.memory.descriptors import KeeperError, request
 
-_lock = threading.Lock()
-_held: dict[int, tuple[str, int]] = {}  # id of the mapping → name, descriptor
+# No lock: a mapping may be collected at any moment, also in the middle of what follows and on the same thread.
+_held: dict[int, tuple[str, int, weakref.ref[mmap.mmap]]] = {}  # id of the mapping → name, descriptor, itself
 
 
 def hold(name: str, memory: mmap.mmap, fd: int) -> None:
     """Keep ``fd`` as long as ``memory`` is mapped."""
     key = id(memory)
-    with _lock:
-        _held[key] = (name, fd)
+    _held[key] = (name, fd, weakref.ref(memory))
     weakref.finalize(memory, _let_go, key)
 
 
@@ -26,21 +23,20 @@ def hand_over(keeper: str) -> int:
     """Give a new keeper every region this process maps; returns how many. One that it was given already stays.
 
     Raises:
-        KeeperError: it does not answer, or holds other memory of that name.
+        KeeperError: it does not answer, or holds other memory of some name; it has all others then.
     """
-    with _lock:
-        held = [(name, os.dup(fd)) for name, fd in _held.values()]
-    try:
-        for name, fd in held:
+    kept = [(name, fd, memory) for name, fd, ref in list(_held.values()) if (memory := ref()) is not None]
+    refused: KeeperError | None = None
+    for name, fd, _mapped in kept:  # referenced here, so none of the descriptors is closed meanwhile
+        try:
             request(keeper, {"op": "give", "name": name, "bytes": os.fstat(fd).st_size}, fd=fd)
-    finally:
-        for _, fd in held:
-            with contextlib.suppress(OSError):
-                os.close(fd)
-    return len(held)
+        except KeeperError as error:
+            refused = refused or error
+    if refused is not None:
+        raise refused
+    return len(kept)
 
 
 def _let_go(key: int) -> None:
-    with _lock:
-        _, fd = _held.pop(key)
+    _, fd, _ = _held.pop(key)
     os.close(fd)

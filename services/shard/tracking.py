@@ -132,7 +132,9 @@ class Tracking:
         if kind == "delta":
             if self._dirty is None:
                 raise ValueError("a delta save needs checkpoint.deltas above 0: changed rows are not marked")
-            return {index: self._dirty.select(index) for index in self._dirty.watched.indices}
+            changed = {index: self._dirty.select(index) for index in self._dirty.watched.indices}
+            self._uncovered = {index: ids.numel() for index, ids in changed.items()}  # all accesses were to these
+            return {**changed}
         return {}
 
     def cut(self, selections: Mapping[int, Tensor | None]) -> Callable[[], None]:

@@ -88,6 +88,9 @@ def start_dense(
         tensors = read_state(catalog, manifest, _saved_name(manifest, address.index))
         load_dense(layout, optimizer, tensors, memory.weights, memory.state)
         return memory, f"save {manifest.save_id}"
+    if start.rollback:  # to the beginning, and its memory may be that of a trained predecessor
+        layout.copy_from(module, memory.weights)
+        memory.state.zero_()
     return memory, INITIAL
 
 

@@ -156,23 +156,25 @@ def test_somebody_dies_while_a_save_is_written(tmp_path: Path, log: Path, role: 
     """The save is given up, or complete; later ones succeed, and nothing half written is left."""
 
     def in_a_save() -> bool:
-        saves, deadline = catalog(tmp_path), time.monotonic() + 5.0
+        saves, deadline = catalog(tmp_path), time.monotonic() + 1.5
         while not saves.incomplete():
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.001)
         return kill_role(role)()
 
-    fault = Faults(tmp_path, (0.3, in_a_save), (0.6, in_a_save))
-    summary = run(some_run(tmp_path, log, checkpoint={"interval_s": 0.5}), fault)
+    fault = Faults(tmp_path, (0.1, in_a_save), (0.4, in_a_save))
+    config = some_run(tmp_path, log, train={"batch_size": 8, "epochs": 2}, checkpoint={"interval_s": 0.5})
+    summary = run(config, fault)
     fault.check(2)
-    assert (summary.state, summary.error, summary.samples.trained) == ("SUCCEEDED", None, ROWS)
-    assert_everything_committed(newest_save(tmp_path), ROWS)
+    assert (summary.state, summary.error, summary.samples.trained) == ("SUCCEEDED", None, 2 * ROWS)
+    assert_everything_committed(newest_save(tmp_path), 2 * ROWS)
     abandoned = events(tmp_path, "save_failed")
     print("given up:", [event["error"] for event in abandoned])
     assert all(event["type"] == "SaveAbandonedError" for event in abandoned)
     assert len(events(tmp_path, "saved")) >= 3
-    assert catalog(tmp_path).incomplete() == []
+    for save_id in catalog(tmp_path).incomplete():  # its ticket stays until the next sweep: its number is taken
+        assert os.listdir(run_directory(tmp_path) / "checkpoints" / "saves" / save_id) == ["ticket.json"]
 
 
 @pytest.mark.slow
@@ -239,10 +241,9 @@ def small_disk(path: Path) -> Iterator[None]:
 
 def fill(path: Path) -> None:
     """Take what is left."""
-    with path.open("wb") as file, contextlib.suppress(OSError):
-        while True:
-            file.write(b"x" * 4096)
-            file.flush()
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 4096):
+            pass
     with pytest.raises(OSError) as full:
         (path.parent / "more").write_bytes(b"x" * 65536)
     assert full.value.errno == errno.ENOSPC

@@ -182,6 +182,7 @@ def test_a_shard_without_memory_comes_back_with_the_newest_saved_rows(tmp_path: 
     check_charges(tmp_path, summary, 2, ROWS)
 
 
+@pytest.mark.slow
 def test_a_shard_and_its_keeper_at_once_with_a_spare(tmp_path: Path, log: Path) -> None:
     fault = Faults(tmp_path, (0.3, LoseShard(tmp_path, 0, 1, optimizer="exact_adagrad", keeper_too=True)), settle=2)
     config = some_run(tmp_path, log, cluster={"spare_shards": 1}, failure={"warm": True})
@@ -195,7 +196,7 @@ def test_a_shard_and_its_keeper_at_once_with_a_spare(tmp_path: Path, log: Path) 
 @pytest.mark.parametrize(
     ("strategy", "optimizer", "spares"),
     [
-        pytest.param("cpr_adagrad", "exact_row_wise_adagrad", 1),
+        pytest.param("cpr_adagrad", "exact_row_wise_adagrad", 1, marks=pytest.mark.slow),
         pytest.param("cpr_mfu", "exact_sgd", 0, marks=pytest.mark.slow),
         pytest.param("cpr_ssu", "exact_adagrad", 1, marks=pytest.mark.slow),
         pytest.param("cpr_scar", "exact_row_wise_adagrad", 0, marks=pytest.mark.slow),

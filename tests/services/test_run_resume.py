@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,8 +88,13 @@ def killed_again_and_again(folder: Path, config: dict[str, Any], times: int, see
     for life in range(times):
         command = Command(folder, config, verb="train" if life % 2 == 0 else "resume")
         lives = len(events(folder, "loaded"))
-        wait_until(lambda n=lives: len(events(folder, "loaded")) > n, 90.0, "rows are loaded")  # type: ignore[misc]
-        assert command.process.poll() is None, (folder / "stderr").read_text()
+
+        def loaded(known: int = lives, process: subprocess.Popen[bytes] = command.process) -> bool:
+            assert process.poll() is None, (folder / "stderr").read_text() + (folder / "stdout").read_text()
+            # Before anything was saved there is nothing to resume.
+            return len(events(folder, "loaded")) > known and bool(events(folder, "saved"))
+
+        wait_until(loaded, 90.0, "rows are loaded")
         phase = "anywhere"
         if life % 2:
             saves = catalog(folder)

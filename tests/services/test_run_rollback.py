@@ -41,7 +41,7 @@ TRAINED = EPOCHS * int(ROWS * 0.9)
 
 @pytest.fixture(scope="module", autouse=True)
 def ray_for_all() -> Iterator[None]:
-    with ray_session(RunConfig.model_validate({"cluster": {"trainers": 2, "shards": 3}})):
+    with ray_session(RunConfig.model_validate({"cluster": {"trainers": 4, "shards": 3}})):
         yield
 
 
