@@ -18,7 +18,7 @@ _Count = Annotated[int, Field(ge=0)]
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")  # the default writes null
 
 
 class TableSpec(_Record):

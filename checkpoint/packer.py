@@ -36,11 +36,12 @@ class Packer:
         self._buffer: Buffer | None = None
         self._filled = 0
 
-    def buffers_needed(self, size: int) -> int:
-        """Buffers that appending ``size`` bytes would take from the pool."""
-        capacity = self._writer.pool.buffer_bytes
-        room = capacity - self._filled if self._buffer is not None else 0
-        return max(0, -(-(size - room) // capacity))
+    def has_buffers(self, size: int) -> bool:
+        """Whether ``size`` bytes can be appended without waiting, or as nearly so as the pool is large enough for."""
+        pool, holds = self._writer.pool, self._buffer is not None
+        room = pool.buffer_bytes - self._filled if holds else 0
+        needed = -(-(size - room) // pool.buffer_bytes)
+        return pool.free >= min(needed, pool.count - holds)
 
     def append(self, data: memoryview) -> None:
         """Append bytes. The GIL is held: a few megabytes are copied sooner than it could be got back."""

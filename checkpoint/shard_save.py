@@ -50,7 +50,7 @@ class ShardSave:
         writer: of this process.
         on_copied: called with (piece index, local ids) after a chunk was copied, such as to clear the rows' counters;
             what it returns is called by ``fail``, last first.
-        chunk_bytes: what is copied at once.
+        chunk_bytes: what is copied at once; no more than the writer's buffers but one hold.
         patience_s: longest time that storage may hold up a copy that cannot wait; then the save fails.
     """
 
@@ -77,6 +77,7 @@ class ShardSave:
         self._live = [LiveRows(piece) for piece in pieces]
         self._selections = _checked(selections, pieces)
         self._on_copied, self._patience_s = on_copied, patience_s
+        chunk_bytes = min(chunk_bytes, writer.pool.bytes - writer.pool.buffer_bytes)  # so that a step need not wait
         plans = split_files(plan_chunks(pieces, self._selections, encoding, chunk_bytes), writer.part_bytes(ticket.url))
         self._files = [_File(plan, _name(shard_id, part)) for part, plan in enumerate(plans)]
         self._pending = [(file, number) for file in self._files for number in range(len(file.plan.chunks))][::-1]
@@ -216,10 +217,8 @@ class ShardSave:
 
     def _has_buffers(self, size: int) -> bool:
         """Whether ``size`` bytes can be appended without waiting (as far as that is possible at all)."""
-        file, _ = self._pending[-1]
-        pool = self._writer.pool
-        needed = file.packer.buffers_needed(size) if file.packer else -(-size // pool.buffer_bytes)
-        return pool.free >= min(needed, pool.count)
+        packer, pool = self._pending[-1][0].packer, self._writer.pool
+        return packer.has_buffers(size) if packer else pool.free >= min(-(-size // pool.buffer_bytes), pool.count)
 
     def _copy_next(self) -> None:
         """Copy the next chunk; what goes wrong is kept for ``finish``."""

@@ -16,6 +16,7 @@ from checkpoint.storage import Storage
 from checkpoint.ticket import SaveTicket
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*")
+_METADATA: Final = "__metadata__"
 
 
 def write_state(
@@ -36,14 +37,29 @@ def write_state(
         storage_options: given to fsspec.
 
     Raises:
-        ValueError: the name has other characters than letters, digits, ``_``, ``-`` and single slashes.
+        ValueError: the name has other characters than letters, digits, ``_``, ``-`` and single slashes, or a tensor is
+            named ``__metadata__``.
         StorageError: and its kinds.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(
             f"state name {name!r}: use letters, digits, '_', '-' and single slashes, as in dense/trainer-0"
         )
-    data = save({key: tensor.contiguous() for key, tensor in tensors.items()})
+    if _METADATA in tensors:
+        raise ValueError(f"state {name!r}: no tensor can be named {_METADATA!r} in a safetensors file")
+    data = save(_apart(tensors))
     path = f"state-{name.replace('/', '.')}.safetensors"
     Storage(ticket.url, retry or RetryPolicy(), storage_options).write(data, path)
     return FileEntry(path=path, bytes=len(data), checksum=f"xxh3_128:{xxhash.xxh3_128_hexdigest(data)}", state=name)
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous tensors of which no two share memory (tied parameters, views), as safetensors asks."""
+    found: dict[str, Tensor] = {}
+    storages = set()
+    for key, tensor in tensors.items():
+        own = tensor.contiguous()
+        storage = own.untyped_storage().data_ptr()
+        found[key] = own.clone() if storage in storages else own
+        storages.add(storage)
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -35,7 +36,10 @@ def save_id(timeline: int, sequence: int, kind: SaveKind) -> str:
     return f"{timeline:04d}-{sequence:08d}-{kind}"
 
 
-def parse_save_id(name: str) -> tuple[int, int, str] | None:
+def parse_save_id(name: str) -> tuple[int, int, SaveKind] | None:
     """(timeline, sequence, kind) of a directory's name; ``None`` for anything that is not a save."""
     match = _SAVE_ID.fullmatch(name)
-    return (int(match[1]), int(match[2]), match[3]) if match else None
+    if match is None:
+        return None
+    timeline, sequence, kind = int(match[1]), int(match[2]), cast(SaveKind, match[3])
+    return (timeline, sequence, kind) if name == save_id(timeline, sequence, kind) else None  # 00000-… is no save's

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 import torch
 import xxhash
 
+from checkpoint.manifest import TableSpec
 from checkpoint.piece_rows import PieceRows
 from checkpoint.shard_save import ShardSave
 from checkpoint.store import CheckpointStore
@@ -119,6 +121,22 @@ def test_steps_take_what_is_live_then_and_never_wait(store: CheckpointStore, tmp
     expected = copy_of(pieces)
     expected[0].weights[:first] = whole(tables, 0)[0].weights[:first]
     assert_equal(found, expected)
+
+
+@pytest.mark.parametrize("dim", [16, 5000])
+def test_steps_get_on_with_chunks_or_rows_larger_than_all_buffers(
+    store: CheckpointStore, tmp_path: Path, dim: int
+) -> None:
+    tables = {"wide": TableSpec(rows=50, dim=dim, dtype="fp32", optimizer="exact_sgd")}
+    pieces = whole(tables, 0)
+    ticket = store.begin("full", timeline=0, samples=0, consistent=False, tables=tables, parent=None)
+    save = ShardSave(ticket, 0, pieces, {}, "fp32", small_writer(2, 4096), 1, chunk_bytes=20_000)
+    deadline = time.monotonic() + 60
+    while not save.step(1):
+        assert time.monotonic() < deadline, "no buffer was ever enough"
+    found = whole(tables, 1)
+    read_back(tmp_path, store.commit(ticket, save.finish(60)), found)
+    assert_equal(found, pieces)
 
 
 @pytest.mark.parametrize("encoding", ["fp16", "int8", "int4"])
