@@ -130,7 +130,7 @@ def test_steps_get_on_with_chunks_or_rows_larger_than_all_buffers(
     tables = {"wide": TableSpec(rows=50, dim=dim, dtype="fp32", optimizer="exact_sgd")}
     pieces = whole(tables, 0)
     ticket = store.begin("full", timeline=0, samples=0, consistent=False, tables=tables, parent=None)
-    save = ShardSave(ticket, 0, pieces, {}, "fp32", small_writer(2, 4096), 1, chunk_bytes=20_000)
+    save = ShardSave(ticket, 0, pieces, {}, "fp32", small_writer(2, 4096), chunk_bytes=20_000)
     deadline = time.monotonic() + 60
     while not save.step(1):
         assert time.monotonic() < deadline, "no buffer was ever enough"
