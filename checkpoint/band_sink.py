@@ -42,7 +42,7 @@ class BandSink:
 
         Args:
             segment: it overlaps, and has all of the band's columns.
-            ordinal: its place among all segments by age.
+            ordinal: its place among all segments of the table by age.
             ids: of its rows if it is sparse, ascending.
 
         Returns:

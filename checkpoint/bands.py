@@ -44,7 +44,7 @@ class BandedPiece:
 
 
 def cut_into_bands(rows: PieceRows, segments: Iterable[Segment]) -> BandedPiece:
-    """The piece cut wherever some segment of its rows begins or ends within its columns."""
+    """The piece cut wherever some segment (of its table) begins or ends within its columns, in rows of its own."""
     piece = rows.piece
     over = [segment for segment in segments if overlap(segment, piece)]
     inside = {edge for segment in over for edge in (segment.col_start, segment.col_end)}

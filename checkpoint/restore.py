@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
-from checkpoint.band_sink import overlap
+from checkpoint.band_sink import BandSink, overlap
 from checkpoint.bands import BandedPiece, check_fit, cut_into_bands
 from checkpoint.catalog import SaveCatalog
 from checkpoint.chain import Chain, Choice, Skipped, choose
@@ -20,6 +21,9 @@ from checkpoint.opened import missing_file, opened
 from checkpoint.piece_rows import PieceRows
 from checkpoint.tensor_file import read_header
 from checkpoint.ticket import parse_save_id
+
+_Segments: TypeAlias = dict[str, list[tuple[Manifest, Segment]]]
+"""By table, oldest first; a segment's place there is its ordinal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +143,17 @@ def restore(
     for rows in into:
         check_fit(rows, chain.tables, weights_only=weights_only)
     segments = _by_age(chain)
-    ordinals = {id(segment): ordinal for ordinal, (_, segment) in enumerate(segments)}
-    pieces = [cut_into_bands(rows, (segment for _, segment in segments)) for rows in into]
-    bands = [band for piece in pieces for band in piece.bands]
+    ordinals = {id(segment): n for of_table in segments.values() for n, (_, segment) in enumerate(of_table)}
+    pieces = [cut_into_bands(rows, [segment for _, segment in segments[rows.piece.table]]) for rows in into]
+    bands: dict[str, list[BandSink]] = defaultdict(list)
+    for piece in pieces:
+        bands[piece.rows.piece.table].extend(piece.bands)
     staging = Staging()
     bytes_read = 0
     for save in chain.saves:
         for file in save.files:
-            takers = ((s, [band for band in bands if overlap(s, band.piece)]) for s in file.segments if s.rows)
+            filled = (segment for segment in file.segments if segment.rows and segment.table in bands)
+            takers = ((s, [band for band in bands[s.table] if overlap(s, band.piece)]) for s in filled)
             wanted = [Wanted(segment, ordinals[id(segment)], takes) for segment, takes in takers if takes]
             if wanted:
                 bytes_read += _restore_file(store, save, file, wanted, staging, check)
@@ -179,10 +186,13 @@ def _unreadable(store: SaveCatalog, taken: Manifest) -> list[Skipped]:
     return skipped
 
 
-def _by_age(chain: Chain) -> list[tuple[Manifest, Segment]]:
-    """All segments with their saves, by cut; of equal cuts the younger save's is the newer."""
+def _by_age(chain: Chain) -> _Segments:
+    """Every table's segments with their saves, by cut; of equal cuts the younger save's is the newer."""
     every = [(save, segment) for save in chain.saves for file in save.files for segment in file.segments]
-    return sorted(every, key=lambda entry: (entry[0].cut(entry[1]), entry[0].sequence))
+    found: _Segments = defaultdict(list)
+    for save, segment in sorted(every, key=lambda entry: (entry[0].cut(entry[1]), entry[0].sequence)):
+        found[segment.table].append((save, segment))
+    return found
 
 
 def _restore_file(
@@ -211,11 +221,11 @@ def _require_all(piece: BandedPiece, chain: Chain) -> None:
     )
 
 
-def _rows_by_save(
-    pieces: Sequence[BandedPiece], segments: Sequence[tuple[Manifest, Segment]], chain: Chain
-) -> dict[str, int]:
-    counts: dict[str, int] = defaultdict(int, dict.fromkeys(chain.save_ids, 0))
+def _rows_by_save(pieces: Sequence[BandedPiece], segments: _Segments, chain: Chain) -> dict[str, int]:
+    counts = dict.fromkeys(chain.save_ids, 0)
     for piece in pieces:
-        for ordinal, count in enumerate(torch.bincount(piece.newest(), minlength=len(segments)).tolist()):
-            counts[segments[ordinal][0].save_id] += count
-    return dict(counts)
+        of_table = segments[piece.rows.piece.table]
+        rows = torch.bincount(piece.newest(), minlength=len(of_table)).tolist()
+        for (save, _), count in zip(of_table, rows, strict=True):
+            counts[save.save_id] += count
+    return counts
