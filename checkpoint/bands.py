@@ -27,13 +27,27 @@ class BandedPiece:
     """What becomes of row-wise state that was kept for other columns."""
 
     def finish(self) -> None:
-        """Merge row-wise state that came band by band."""
+        """Merge row-wise state that came band by band.
+
+        Raises:
+            CheckpointError: float16 rows were to take values that they cannot hold.
+        """
+        self._check_range()
         if len(self.bands) == 1:
             return
         columns = [band.piece.dim for band in self.bands]
         for name, state in self.rows.states.items():
             if state.dim() == 1:
                 merge([band.tensors[f"state.{name}"] for band in self.bands], columns, state)
+
+    def _check_range(self) -> None:
+        rows, largest = map(torch.cat, zip(*(band.beyond_fp16() for band in self.bands), strict=True))
+        if len(rows):
+            raise CheckpointError(
+                f"{self.rows.piece}: {len(rows.unique())} of {self.rows.piece.rows} rows hold values up to "
+                f"{float(largest.max()):g}, and float16 holds up to ±65504; restore them into float32 rows "
+                "(embedding.weights_precision: fp32)"
+            )
 
     def newest(self) -> Tensor:
         """By row: ordinal of the newest segment that it has something of; -1 if some band has nothing."""

@@ -78,7 +78,7 @@ def restore_newest(
 
     Raises:
         SaveNotFound: no save will do; says why each was passed over.
-        CheckpointError: the pieces do not fit what was saved.
+        CheckpointError: the pieces do not fit what was saved, by their form or, of float16 rows, by the values.
     """
     damaged: dict[str, str] = {}
     while True:
@@ -138,7 +138,7 @@ def restore(
 
     Raises:
         DamagedSave: a file is missing, damaged, or not what the manifest says, or rows are in no save of the chain.
-        CheckpointError: the pieces do not fit what was saved.
+        CheckpointError: the pieces do not fit what was saved, by their form or, of float16 rows, by the values.
     """
     for rows in into:
         check_fit(rows, chain.tables, weights_only=weights_only)
