@@ -44,7 +44,7 @@ class BandedPiece:
         rows, largest = map(torch.cat, zip(*(band.beyond_fp16() for band in self.bands), strict=True))
         if len(rows):
             raise CheckpointError(
-                f"{self.rows.piece}: {len(rows.unique())} of {self.rows.piece.rows} rows hold values up to "
+                f"{self.rows.piece}: {int(rows.bincount().count_nonzero())} of {self.rows.piece.rows} rows hold values up to "
                 f"{float(largest.max()):g}, and float16 holds up to ±65504; restore them into float32 rows "
                 "(embedding.weights_precision: fp32)"
             )

@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
+from torch import Tensor
 
 from checkpoint.band_sink import BandSink, overlap
 from checkpoint.bands import BandedPiece, check_fit, cut_into_bands
 from checkpoint.catalog import SaveCatalog
 from checkpoint.chain import Chain, Choice, Skipped, choose
 from checkpoint.checked_reader import CheckedReader
-from checkpoint.errors import CheckpointError, SaveCorrupt, SaveIncomplete
+from checkpoint.errors import CheckpointError, SaveCorrupt, SaveIncomplete, SaveNotFound
 from checkpoint.file_restore import Staging, Wanted, restore_file
 from checkpoint.manifest import FileEntry, Manifest, Segment
 from checkpoint.opened import missing_file, opened
 from checkpoint.piece_rows import PieceRows
+from checkpoint.read_state import read_states
 from checkpoint.tensor_file import read_header
 from checkpoint.ticket import parse_save_id
 
@@ -64,17 +66,43 @@ class DamagedSave(CheckpointError):
         return self.message
 
 
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Rows and states of one save."""
+
+    report: RestoreReport
+    states: Mapping[str, Mapping[str, Tensor]]
+    """By name, the tensors of each that was asked for; all of the save ``report.save_ids[-1]``."""
+
+
 def restore_newest(
     store: SaveCatalog, into: Sequence[PieceRows], *, exact: bool = False, check: bool = True
 ) -> RestoreReport:
-    """Restore from the youngest save that is whole and undamaged, and say which were not.
+    """Restore rows from the youngest save that is whole and undamaged, and say which were not.
+
+    Arguments and errors are those of ``restore_with_states``.
+    """
+    return restore_with_states(store, into, (), exact=exact, check=check).report
+
+
+def restore_with_states(
+    store: SaveCatalog,
+    into: Sequence[PieceRows],
+    states: Sequence[str],
+    *,
+    exact: bool = False,
+    check: bool = True,
+) -> Restored:
+    """Restore rows and states from the youngest save that has all of them undamaged, and say which had not.
 
     Args:
         store: of the run.
-        into: the pieces to fill; undefined while this runs, and after an error.
+        into: the pieces to fill; undefined while this runs, and after an error. May be none.
+        states: names, such as ``dense/trainer-0``. A save that lacks one, or whose file of it is damaged, is passed
+            over.
         exact: take only the state of one instant, as a full recovery needs. All shards of one must restore the same
             chain: choose it once, and give it to ``restore``.
-        check: compare checksums.
+        check: compare checksums of rows; those of states always are.
 
     Raises:
         SaveNotFound: no save will do; says why each was passed over.
@@ -84,13 +112,16 @@ def restore_newest(
     while True:
         choice = choose_complete(store, exact=exact, damaged=damaged)
         try:
-            return restore(store, choice.chain, into, check=check, skipped=choice.skipped)
+            found = _states(store, choice.chain.newest, states)
+            return Restored(restore(store, choice.chain, into, check=check, skipped=choice.skipped), found)
         except DamagedSave as error:
             damaged[error.save_id] = error.message
 
 
 def choose_complete(store: SaveCatalog, *, exact: bool = False, damaged: Mapping[str, str] | None = None) -> Choice:
-    """The youngest chain of which every file is there; contents are not read.
+    """The youngest chain of which every needed file is there; contents are not read.
+
+    Of saves that are continued only the rows are needed, of the newest all files.
 
     Args:
         store: of the run.
@@ -104,11 +135,11 @@ def choose_complete(store: SaveCatalog, *, exact: bool = False, damaged: Mapping
     unusable = dict(damaged or {})
     while True:
         choice = choose(manifests, exact=exact, unusable=unusable)
-        faults = {
-            save.save_id: fault for save in choice.chain.saves if (fault := missing_file(store, save)) is not None
-        }
+        newest = choice.chain.newest
+        needed = (*map(_rows_alone, choice.chain.saves[:-1]), newest)
+        faults = {save.save_id: fault for save in needed if (fault := missing_file(store, save)) is not None}
         if not faults:
-            return Choice(choice.chain, (*_unreadable(store, choice.chain.newest), *choice.skipped))
+            return Choice(choice.chain, (*_unreadable(store, newest), *choice.skipped))
         unusable |= faults
 
 
@@ -183,6 +214,18 @@ def check_rows(store: SaveCatalog, chain: Chain) -> None:
         for file in save.files:
             if any(segment.rows for segment in file.segments):
                 _restore_file(store, save, file, (), staging, check=True)
+
+
+def _rows_alone(save: Manifest) -> Manifest:
+    """The save without its states."""
+    return save.model_copy(update={"files": tuple(file for file in save.files if file.state is None)})
+
+
+def _states(store: SaveCatalog, save: Manifest, names: Sequence[str]) -> dict[str, dict[str, Tensor]]:
+    try:
+        return read_states(store, save, names)
+    except (SaveCorrupt, SaveIncomplete, SaveNotFound) as error:
+        raise DamagedSave(save.save_id, str(error)) from error
 
 
 def _unreadable(store: SaveCatalog, taken: Manifest) -> list[Skipped]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from pydantic import BaseModel, ConfigDict
 
@@ -27,7 +28,7 @@ class SaveCheck(BaseModel):
     bytes: int
     faults: tuple[str, ...]
     unusable: str | None
-    """Why it cannot be restored: a fault of its own, or of a save that it continues."""
+    """Why it cannot be restored: a fault of its own, or in the rows of a save that it continues."""
 
 
 class VerifyReport(BaseModel):
@@ -40,7 +41,7 @@ class VerifyReport(BaseModel):
     incomplete: tuple[str, ...]
     """Directories of saves that were never completed; nobody reads them."""
     newest: str | None
-    """What a restore would take now: the youngest save whose whole chain is undamaged."""
+    """What a restore would take now: the youngest undamaged save that continues undamaged rows."""
     newest_exact: str | None
     """What a full recovery or a resume would take."""
 
@@ -64,17 +65,23 @@ def verify(
     if not manifests:
         raise SaveNotFound(f"{store.url}: no complete save")
     faults: dict[str, list[str]] = {}
+    in_rows: dict[str, str] = {}
     for save in manifests:
         on_save(save.save_id)
-        faults[save.save_id] = [fault for file in save.files if (fault := _fault(store, save, file)) is not None]
-    damaged = {name: found[0] for name, found in faults.items() if found}
+        found = [(file, fault) for file in save.files if (fault := _fault(store, save, file)) is not None]
+        faults[save.save_id] = [fault for _, fault in found]
+        of_rows = [fault for file, fault in found if file.state is None]
+        if of_rows:
+            in_rows[save.save_id] = of_rows[0]
+    # A restore takes rows from the whole chain, states from its newest save alone.
+    judged = {name: in_rows | ({name: own[0]} if own else {}) for name, own in faults.items()}
     checks = [
         SaveCheck(
             save_id=save.save_id,
             files=len(save.files),
             bytes=sum(file.bytes for file in save.files),
             faults=tuple(faults[save.save_id]),
-            unusable=unusable(manifests, save.save_id, damaged),
+            unusable=unusable(manifests, save.save_id, judged[save.save_id]),
         )
         for save in manifests
     ]
@@ -82,8 +89,8 @@ def verify(
         ok=all(check.unusable is None for check in checks),
         saves=tuple(checks),
         incomplete=tuple(store.incomplete()),
-        newest=_newest(manifests, damaged, exact=False),
-        newest_exact=_newest(manifests, damaged, exact=True),
+        newest=_newest(manifests, judged, exact=False),
+        newest_exact=_newest(manifests, judged, exact=True),
     )
 
 
@@ -104,8 +111,10 @@ def _fault(store: SaveCatalog, save: Manifest, file: FileEntry) -> str | None:
     return None
 
 
-def _newest(manifests: Sequence[Manifest], damaged: dict[str, str], *, exact: bool) -> str | None:
-    try:
-        return choose(manifests, exact=exact, unusable=damaged).chain.newest.save_id
-    except SaveNotFound:
-        return None
+def _newest(manifests: Sequence[Manifest], judged: Mapping[str, Mapping[str, str]], *, exact: bool) -> str | None:
+    for save in sorted(manifests, key=lambda save: save.sequence, reverse=True):
+        with suppress(SaveIncomplete):
+            return choose(
+                manifests, save_id=save.save_id, exact=exact, unusable=judged[save.save_id]
+            ).chain.newest.save_id
+    return None
