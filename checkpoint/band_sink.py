@@ -132,26 +132,26 @@ class Claim:
         keep = None if self.keep is None else self.keep[part]
         if keep is not None:
             rows = rows[keep]
-        if rows.dtype != target.dtype:
-            rows = self._narrowed(rows, target.dtype, part, keep)
+        if target.dtype == torch.float16 and rows.dtype != torch.float16:
+            rows = self._narrowed(rows, part, keep)
         if isinstance(self.local, Tensor):
             local = self.local[part]
-            target.index_copy_(0, local if keep is None else local[keep], rows)
+            target.index_copy_(0, local if keep is None else local[keep], rows.to(target.dtype))
         elif keep is None:
             target[self.local][part].copy_(rows)
         else:
-            target[self.local][part][keep] = rows
+            target[self.local][part][keep] = rows.to(target.dtype)
 
-    def _narrowed(self, rows: Tensor, dtype: torch.dtype, part: slice, keep: Tensor | None) -> Tensor:
-        """Rows in the type of the target; those that overflow there are noted."""
-        narrow = rows.to(dtype)
+    def _narrowed(self, rows: Tensor, part: slice, keep: Tensor | None) -> Tensor:
+        """Rows in float16; those that overflow there are noted."""
+        narrow = rows.half()
         if bool(narrow.isinf().any()):
             overflowed = (narrow.isinf() & rows.isfinite()).any(1)
             local = self.local
             if not isinstance(local, Tensor):
                 local = torch.arange(local.start, local.stop)
             local = local[part] if keep is None else local[part][keep]
-            self.band.note_beyond(local[overflowed], self.ordinal, rows[overflowed].float().abs().amax(1))
+            self.band.note_beyond(local[overflowed], self.ordinal, rows[overflowed].abs().amax(1))
         return narrow
 
 

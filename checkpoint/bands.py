@@ -43,8 +43,9 @@ class BandedPiece:
     def _check_range(self) -> None:
         rows, largest = map(torch.cat, zip(*(band.beyond_fp16() for band in self.bands), strict=True))
         if len(rows):
+            count = int(rows.bincount().count_nonzero())
             raise CheckpointError(
-                f"{self.rows.piece}: {int(rows.bincount().count_nonzero())} of {self.rows.piece.rows} rows hold values up to "
+                f"{self.rows.piece}: {count} of {self.rows.piece.rows} rows hold values up to "
                 f"{float(largest.max()):g}, and float16 holds up to ±65504; restore them into float32 rows "
                 "(embedding.weights_precision: fp32)"
             )
