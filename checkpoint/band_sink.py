@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,13 +37,33 @@ class BandSink:
         self.tensors = tensors
         self.source = torch.full((piece.rows,), -1, dtype=torch.int32)
         """By row: the ordinal of the segment it has come from; a greater one is newer. -1: none yet."""
+        self._beyond: list[_Beyond] = []
+
+    def beyond_fp16(self) -> tuple[Tensor, Tensor]:
+        """Rows of the band whose newest version does not fit into float16, and the largest absolute value of each."""
+        rows, largest = [torch.empty(0, dtype=torch.int64)], [torch.empty(0)]
+        for item in self._beyond:
+            newest = self.source[item.rows] == item.ordinal
+            rows.append(item.rows[newest])
+            largest.append(item.largest[newest])
+        return torch.cat(rows), torch.cat(largest)
+
+    def note_beyond(self, rows: Tensor, ordinal: int, largest: Tensor) -> None:
+        """Rows that became infinite in float16; they do not count once there are newer versions of them.
+
+        Args:
+            rows: their numbers in the band.
+            ordinal: of the segment that they come from.
+            largest: of each, its greatest absolute value as it was saved.
+        """
+        self._beyond.append(_Beyond(rows, ordinal, largest))
 
     def claim(self, segment: Segment, ordinal: int, ids: Tensor | None) -> Claim | None:
         """Take those rows that the band does not have newer; from now on they count as had.
 
         Args:
             segment: it overlaps, and has all of the band's columns.
-            ordinal: its place among all segments by age.
+            ordinal: its place among all segments of the table by age.
             ids: of its rows if it is sparse, ascending.
 
         Returns:
@@ -68,7 +89,7 @@ class BandSink:
             self.source[local].masked_fill_(keep, ordinal)
         columns = slice(self.piece.col_start - segment.col_start, self.piece.col_end - segment.col_start)
         whole = columns == slice(0, segment.col_end - segment.col_start)
-        return Claim(self, begin, end, local, columns, whole, keep)
+        return Claim(self, ordinal, begin, end, local, columns, whole, keep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +97,7 @@ class Claim:
     """Rows ``[begin, end)`` of a segment for one band."""
 
     band: BandSink
+    ordinal: int
     begin: int
     end: int
     local: slice | Tensor
@@ -108,12 +130,32 @@ class Claim:
             rows = rows[:, self.columns]
         part = slice(begin - self.begin, end - self.begin)
         keep = None if self.keep is None else self.keep[part]
+        if keep is not None:
+            rows = rows[keep]
+        if target.dtype == torch.float16 and rows.dtype != torch.float16:
+            rows = self._narrowed(rows, part, keep)
         if isinstance(self.local, Tensor):
             local = self.local[part]
-            if keep is not None:
-                local, rows = local[keep], rows[keep]
-            target.index_copy_(0, local, rows.to(target.dtype))
+            target.index_copy_(0, local if keep is None else local[keep], rows.to(target.dtype))
         elif keep is None:
             target[self.local][part].copy_(rows)
         else:
-            target[self.local][part][keep] = rows[keep].to(target.dtype)
+            target[self.local][part][keep] = rows.to(target.dtype)
+
+    def _narrowed(self, rows: Tensor, part: slice, keep: Tensor | None) -> Tensor:
+        """Rows in float16; those that overflow there are noted."""
+        narrow = rows.half()
+        if bool(narrow.isinf().any()):
+            overflowed = (narrow.isinf() & rows.isfinite()).any(1)
+            local = self.local
+            if not isinstance(local, Tensor):
+                local = torch.arange(local.start, local.stop)
+            local = local[part] if keep is None else local[part][keep]
+            self.band.note_beyond(local[overflowed], self.ordinal, rows[overflowed].abs().amax(1))
+        return narrow
+
+
+class _Beyond(NamedTuple):
+    rows: Tensor
+    ordinal: int
+    largest: Tensor

@@ -27,13 +27,28 @@ class BandedPiece:
     """What becomes of row-wise state that was kept for other columns."""
 
     def finish(self) -> None:
-        """Merge row-wise state that came band by band."""
+        """Merge row-wise state that came band by band.
+
+        Raises:
+            CheckpointError: float16 rows were to take values that they cannot hold.
+        """
+        self._check_range()
         if len(self.bands) == 1:
             return
         columns = [band.piece.dim for band in self.bands]
         for name, state in self.rows.states.items():
             if state.dim() == 1:
                 merge([band.tensors[f"state.{name}"] for band in self.bands], columns, state)
+
+    def _check_range(self) -> None:
+        rows, largest = map(torch.cat, zip(*(band.beyond_fp16() for band in self.bands), strict=True))
+        if len(rows):
+            count = int(rows.bincount().count_nonzero())
+            raise CheckpointError(
+                f"{self.rows.piece}: {count} of {self.rows.piece.rows} rows hold values up to "
+                f"{float(largest.max()):g}, and float16 holds up to ±65504; restore them into float32 rows "
+                "(embedding.weights_precision: fp32)"
+            )
 
     def newest(self) -> Tensor:
         """By row: ordinal of the newest segment that it has something of; -1 if some band has nothing."""
@@ -44,7 +59,7 @@ class BandedPiece:
 
 
 def cut_into_bands(rows: PieceRows, segments: Iterable[Segment]) -> BandedPiece:
-    """The piece cut wherever some segment of its rows begins or ends within its columns."""
+    """The piece cut wherever some segment (of its table) begins or ends within its columns, in rows of its own."""
     piece = rows.piece
     over = [segment for segment in segments if overlap(segment, piece)]
     inside = {edge for segment in over for edge in (segment.col_start, segment.col_end)}

@@ -15,11 +15,9 @@ from checkpoint.catalog import SaveCatalog
 from checkpoint.chain import Chain
 from checkpoint.errors import CheckpointError, SaveNotFound
 from checkpoint.export_file import TensorForm, write_safetensors
+from checkpoint.export_tables import GROUP_BYTES, WholeTables
 from checkpoint.manifest import Manifest
-from checkpoint.piece import Piece
-from checkpoint.piece_rows import PieceRows
 from checkpoint.read_state import read_state
-from checkpoint.restore import restore
 
 ExportFormat = Literal["torchrec", "safetensors"]
 ExportDtype = Literal["fp32", "fp16", "bf16"]
@@ -58,6 +56,7 @@ def export(
     dtype: ExportDtype = "fp32",
     tables_only: bool = False,
     overwrite: bool = False,
+    group_bytes: int = GROUP_BYTES,
     on_table: Callable[[str], None] = lambda table: None,
 ) -> ExportReport:
     """Write the model with the key names of TorchRec.
@@ -70,12 +69,14 @@ def export(
         store: of the run.
         chain: from ``choose``.
         out: file to write: ``torch.save`` of a dictionary (``torch.load(out, weights_only=True)``), or safetensors.
-            safetensors are written table by table and need memory for the largest one; ``torch.save`` needs the whole
-            model in memory.
+            safetensors need memory for the largest table or ``group_bytes``, and read the saves at most twice: once
+            for the checksums, once for the rows. ``torch.save`` needs the whole model in memory, as it was saved, and
+            reads them once.
         format: of the file.
         dtype: of all weights.
         tables_only: leave the dense part out, if there is one.
         overwrite: replace ``out`` if it is there.
+        group_bytes: for safetensors, small tables are read together up to this size.
         on_table: called with each table before it is read.
 
     Raises:
@@ -89,12 +90,10 @@ def export(
     keys = {table: f"{stem}.{table}.weight" for table in chain.tables}
     target = _DTYPES[dtype]
     names = {key: table for table, key in keys.items()}
+    tables = WholeTables(store, chain, group_bytes if format == "safetensors" else None, on_table)
 
     def tensor(key: str) -> Tensor:
-        if key in names:
-            on_table(names[key])
-        value = dense[key] if key in dense else _table(store, chain, names[key])
-        return _converted(value, target, key)
+        return _converted(dense[key] if key in dense else tables.take(names[key]), target, key)
 
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
@@ -139,14 +138,6 @@ def _parameters(store: SaveCatalog, save: Manifest, state: str) -> dict[str, Ten
             f"{', '.join(sorted(tensors)) or 'none'}; pass --tables-only to export the tables alone"
         )
     return found
-
-
-def _table(store: SaveCatalog, chain: Chain, table: str) -> Tensor:
-    spec = chain.tables[table]
-    weights = torch.empty(spec.rows, spec.dim, dtype=_DTYPES[spec.dtype])
-    rows = PieceRows(Piece(table, 0, spec.rows, 0, spec.dim), weights)
-    restore(store, chain, [rows], weights_only=True)
-    return weights
 
 
 def _converted(value: Tensor, dtype: torch.dtype, key: str) -> Tensor:

@@ -42,7 +42,7 @@ class Staging:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A segment, its place among all segments by age, and who takes of it."""
+    """A segment, its place among those of its table by age, and who takes of it."""
 
     segment: Segment
     ordinal: int

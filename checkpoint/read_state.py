@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -33,3 +35,13 @@ def read_state(store: SaveCatalog, manifest: Manifest, name: str) -> dict[str, T
             reader.read_into(slot.start, tensors[tensor])
         reader.finish()
     return tensors
+
+
+def read_states(store: SaveCatalog, manifest: Manifest, names: Iterable[str]) -> dict[str, dict[str, Tensor]]:
+    """Several states of one save, by name.
+
+    Raises:
+        SaveNotFound: the save lacks one of them.
+        SaveIncomplete, SaveCorrupt: a file is missing or damaged.
+    """
+    return {name: read_state(store, manifest, name) for name in names}

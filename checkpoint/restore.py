@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
+from torch import Tensor
 
-from checkpoint.band_sink import overlap
+from checkpoint.band_sink import BandSink, overlap
 from checkpoint.bands import BandedPiece, check_fit, cut_into_bands
 from checkpoint.catalog import SaveCatalog
 from checkpoint.chain import Chain, Choice, Skipped, choose
 from checkpoint.checked_reader import CheckedReader
-from checkpoint.errors import CheckpointError, SaveCorrupt, SaveIncomplete, StorageError
+from checkpoint.errors import CheckpointError, SaveCorrupt, SaveIncomplete, SaveNotFound, StorageError
 from checkpoint.file_restore import Staging, Wanted, restore_file
 from checkpoint.manifest import FileEntry, Manifest, Segment
 from checkpoint.opened import missing_file, opened
 from checkpoint.piece_rows import PieceRows
+from checkpoint.read_state import read_states
 from checkpoint.tensor_file import read_header
 from checkpoint.ticket import parse_save_id
+
+_Segments: TypeAlias = dict[str, list[tuple[Manifest, Segment]]]
+"""By table, oldest first; a segment's place there is its ordinal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,33 +64,62 @@ class DamagedSave(CheckpointError):
         return self.message
 
 
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Rows and states of one save."""
+
+    report: RestoreReport
+    states: Mapping[str, Mapping[str, Tensor]]
+    """By name, the tensors of each that was asked for; all of the save ``report.save_ids[-1]``."""
+
+
 def restore_newest(
     store: SaveCatalog, into: Sequence[PieceRows], *, exact: bool = False, check: bool = True
 ) -> RestoreReport:
-    """Restore from the youngest save that is whole and undamaged, and say which were not.
+    """Restore rows from the youngest save that is whole and undamaged, and say which were not.
+
+    Arguments and errors are those of ``restore_with_states``.
+    """
+    return restore_with_states(store, into, (), exact=exact, check=check).report
+
+
+def restore_with_states(
+    store: SaveCatalog,
+    into: Sequence[PieceRows],
+    states: Sequence[str],
+    *,
+    exact: bool = False,
+    check: bool = True,
+) -> Restored:
+    """Restore rows and states from the youngest save that has all of them undamaged, and say which had not.
 
     Args:
         store: of the run.
-        into: the pieces to fill; undefined while this runs, and after an error.
+        into: the pieces to fill; undefined while this runs, and after an error. May be none.
+        states: names, such as ``dense/trainer-0``. A save that lacks one, or whose file of it is damaged, is passed
+            over.
         exact: take only the state of one instant, as a full recovery needs. All shards of one must restore the same
             chain: choose it once, and give it to ``restore``.
-        check: compare checksums.
+        check: compare checksums of rows; those of states always are.
 
     Raises:
         SaveNotFound: no save will do; says why each was passed over.
-        CheckpointError: the pieces do not fit what was saved.
+        CheckpointError: the pieces do not fit what was saved, by their form or, of float16 rows, by the values.
     """
     damaged: dict[str, str] = {}
     while True:
         choice = choose_complete(store, exact=exact, damaged=damaged)
         try:
-            return restore(store, choice.chain, into, check=check, skipped=choice.skipped)
+            found = _states(store, choice.chain.newest, states)
+            return Restored(restore(store, choice.chain, into, check=check, skipped=choice.skipped), found)
         except DamagedSave as error:
             damaged[error.save_id] = error.message
 
 
 def choose_complete(store: SaveCatalog, *, exact: bool = False, damaged: Mapping[str, str] | None = None) -> Choice:
-    """The youngest chain of which every file is there; contents are not read.
+    """The youngest chain of which every needed file is there; contents are not read.
+
+    Of saves that are continued only the rows are needed, of the newest all files.
 
     Args:
         store: of the run.
@@ -98,11 +133,11 @@ def choose_complete(store: SaveCatalog, *, exact: bool = False, damaged: Mapping
     unusable = dict(damaged or {})
     while True:
         choice = choose(manifests, exact=exact, unusable=unusable)
-        faults = {
-            save.save_id: fault for save in choice.chain.saves if (fault := missing_file(store, save)) is not None
-        }
+        newest = choice.chain.newest
+        needed = (*map(_rows_alone, choice.chain.saves[:-1]), newest)
+        faults = {save.save_id: fault for save in needed if (fault := missing_file(store, save)) is not None}
         if not faults:
-            return Choice(choice.chain, (*_unreadable(store, choice.chain.newest), *choice.skipped))
+            return Choice(choice.chain, (*_unreadable(store, newest), *choice.skipped))
         unusable |= faults
 
 
@@ -132,19 +167,22 @@ def restore(
 
     Raises:
         DamagedSave: a file is missing, damaged, or not what the manifest says, or rows are in no save of the chain.
-        CheckpointError: the pieces do not fit what was saved.
+        CheckpointError: the pieces do not fit what was saved, by their form or, of float16 rows, by the values.
     """
     for rows in into:
         check_fit(rows, chain.tables, weights_only=weights_only)
     segments = _by_age(chain)
-    ordinals = {id(segment): ordinal for ordinal, (_, segment) in enumerate(segments)}
-    pieces = [cut_into_bands(rows, (segment for _, segment in segments)) for rows in into]
-    bands = [band for piece in pieces for band in piece.bands]
+    ordinals = {id(segment): n for of_table in segments.values() for n, (_, segment) in enumerate(of_table)}
+    pieces = [cut_into_bands(rows, [segment for _, segment in segments[rows.piece.table]]) for rows in into]
+    bands: dict[str, list[BandSink]] = defaultdict(list)
+    for piece in pieces:
+        bands[piece.rows.piece.table].extend(piece.bands)
     staging = Staging()
     bytes_read = 0
     for save in chain.saves:
         for file in save.files:
-            takers = ((s, [band for band in bands if overlap(s, band.piece)]) for s in file.segments if s.rows)
+            filled = (segment for segment in file.segments if segment.rows and segment.table in bands)
+            takers = ((s, [band for band in bands[s.table] if overlap(s, band.piece)]) for s in filled)
             wanted = [Wanted(segment, ordinals[id(segment)], takes) for segment, takes in takers if takes]
             if wanted:
                 bytes_read += _restore_file(store, save, file, wanted, staging, check)
@@ -162,6 +200,31 @@ def restore(
     )
 
 
+def check_rows(store: SaveCatalog, chain: Chain) -> None:
+    """Read every file of rows in the chain once and compare its checksum; then ``restore`` may go without.
+
+    Raises:
+        DamagedSave: a file is missing or damaged.
+    """
+    staging = Staging()
+    for save in chain.saves:
+        for file in save.files:
+            if any(segment.rows for segment in file.segments):
+                _restore_file(store, save, file, (), staging, check=True)
+
+
+def _rows_alone(save: Manifest) -> Manifest:
+    """The save without its states."""
+    return save.model_copy(update={"files": tuple(file for file in save.files if file.state is None)})
+
+
+def _states(store: SaveCatalog, save: Manifest, names: Sequence[str]) -> dict[str, dict[str, Tensor]]:
+    try:
+        return read_states(store, save, names)
+    except (SaveCorrupt, SaveIncomplete, SaveNotFound, StorageError) as error:
+        raise DamagedSave(save.save_id, str(error)) from error
+
+
 def _unreadable(store: SaveCatalog, taken: Manifest) -> list[Skipped]:
     """Saves younger than ``taken`` that have no manifest, or a damaged one."""
     skipped = []
@@ -176,10 +239,13 @@ def _unreadable(store: SaveCatalog, taken: Manifest) -> list[Skipped]:
     return skipped
 
 
-def _by_age(chain: Chain) -> list[tuple[Manifest, Segment]]:
-    """All segments with their saves, by cut; of equal cuts the younger save's is the newer."""
+def _by_age(chain: Chain) -> _Segments:
+    """Every table's segments with their saves, by cut; of equal cuts the younger save's is the newer."""
     every = [(save, segment) for save in chain.saves for file in save.files for segment in file.segments]
-    return sorted(every, key=lambda entry: (entry[0].cut(entry[1]), entry[0].sequence))
+    found: _Segments = defaultdict(list)
+    for save, segment in sorted(every, key=lambda entry: (entry[0].cut(entry[1]), entry[0].sequence)):
+        found[segment.table].append((save, segment))
+    return found
 
 
 def _restore_file(
@@ -208,11 +274,11 @@ def _require_all(piece: BandedPiece, chain: Chain) -> None:
     )
 
 
-def _rows_by_save(
-    pieces: Sequence[BandedPiece], segments: Sequence[tuple[Manifest, Segment]], chain: Chain
-) -> dict[str, int]:
-    counts: dict[str, int] = defaultdict(int, dict.fromkeys(chain.save_ids, 0))
+def _rows_by_save(pieces: Sequence[BandedPiece], segments: _Segments, chain: Chain) -> dict[str, int]:
+    counts = dict.fromkeys(chain.save_ids, 0)
     for piece in pieces:
-        for ordinal, count in enumerate(torch.bincount(piece.newest(), minlength=len(segments)).tolist()):
-            counts[segments[ordinal][0].save_id] += count
-    return dict(counts)
+        of_table = segments[piece.rows.piece.table]
+        rows = torch.bincount(piece.newest(), minlength=len(of_table)).tolist()
+        for (save, _), count in zip(of_table, rows, strict=True):
+            counts[save.save_id] += count
+    return counts

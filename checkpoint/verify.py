@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from pydantic import BaseModel, ConfigDict
 
@@ -27,7 +28,7 @@ class SaveCheck(BaseModel):
     bytes: int
     faults: tuple[str, ...]
     unusable: str | None
-    """Why it cannot be restored: a fault of its own, or of a save that it continues."""
+    """Why it cannot be restored: a fault of its own, or in the rows of a save that it continues."""
 
 
 class VerifyReport(BaseModel):
@@ -42,7 +43,7 @@ class VerifyReport(BaseModel):
     damaged_manifests: dict[str, str] = {}
     """Saves that cannot be read at all, with what is wrong; they are passed over."""
     newest: str | None
-    """What a restore would take now: the youngest save whose whole chain is undamaged."""
+    """What a restore would take now: the youngest undamaged save that continues undamaged rows."""
     newest_exact: str | None
     """What a full recovery or a resume would take."""
 
@@ -65,20 +66,25 @@ def verify(
     manifests: Sequence[Manifest] = choose(visible, save_id=save_id).chain.saves if save_id else visible
     broken = {} if save_id else _damaged_manifests(store)
     if not manifests:
-        found = "; ".join(broken.values()) or "no complete save"
-        raise SaveNotFound(f"{store.url}: {found}")
+        raise SaveNotFound(f"{store.url}: {'; '.join(broken.values()) or 'no complete save'}")
     faults: dict[str, list[str]] = {}
+    in_rows: dict[str, str] = {}
     for save in manifests:
         on_save(save.save_id)
-        faults[save.save_id] = [fault for file in save.files if (fault := _fault(store, save, file)) is not None]
-    damaged = {name: found[0] for name, found in faults.items() if found}
+        found = [(file, fault) for file in save.files if (fault := _fault(store, save, file)) is not None]
+        faults[save.save_id] = [fault for _, fault in found]
+        of_rows = [fault for file, fault in found if file.state is None]
+        if of_rows:
+            in_rows[save.save_id] = of_rows[0]
+    # A restore takes rows from the whole chain, states from its newest save alone.
+    judged = {name: in_rows | ({name: own[0]} if own else {}) for name, own in faults.items()}
     checks = [
         SaveCheck(
             save_id=save.save_id,
             files=len(save.files),
             bytes=sum(file.bytes for file in save.files),
             faults=tuple(faults[save.save_id]),
-            unusable=unusable(manifests, save.save_id, damaged),
+            unusable=unusable(manifests, save.save_id, judged[save.save_id]),
         )
         for save in manifests
     ]
@@ -87,8 +93,8 @@ def verify(
         saves=tuple(checks),
         incomplete=tuple(name for name in store.incomplete() if name not in broken),
         damaged_manifests=broken,
-        newest=_newest(manifests, damaged, exact=False),
-        newest_exact=_newest(manifests, damaged, exact=True),
+        newest=_newest(manifests, judged, exact=False),
+        newest_exact=_newest(manifests, judged, exact=True),
     )
 
 
@@ -121,8 +127,10 @@ def _fault(store: SaveCatalog, save: Manifest, file: FileEntry) -> str | None:
     return None
 
 
-def _newest(manifests: Sequence[Manifest], damaged: dict[str, str], *, exact: bool) -> str | None:
-    try:
-        return choose(manifests, exact=exact, unusable=damaged).chain.newest.save_id
-    except SaveNotFound:
-        return None
+def _newest(manifests: Sequence[Manifest], judged: Mapping[str, Mapping[str, str]], *, exact: bool) -> str | None:
+    for save in sorted(manifests, key=lambda save: save.sequence, reverse=True):
+        with suppress(SaveIncomplete):
+            return choose(
+                manifests, save_id=save.save_id, exact=exact, unusable=judged[save.save_id]
+            ).chain.newest.save_id
+    return None

@@ -168,3 +168,52 @@ def test_a_dense_state_without_parameters_is_refused(tmp_path: Path) -> None:
         CheckpointError, match=r"has no tensor named model.<parameter>, but weights; pass --tables-only"
     ):
         export(catalog, choose(catalog.list()).chain, tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("format", "group_bytes", "times"),
+    [("torchrec", 1, 1.0), ("safetensors", 1, 2.0), ("safetensors", 300_000, 2.0), ("safetensors", 64 << 20, 1.0)],
+)
+def test_a_file_of_many_tables_is_not_read_for_each(
+    tmp_path: Path, format: ExportFormat, group_bytes: int, times: float
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    tables = [Table.random(f"t{index}", 1000 + index, 24, "exact_sgd", generator) for index in range(26)]
+    specs = {table.name: table.spec for table in tables}
+    write_save(tmp_path, FULL, specs, [[table.cut(table.piece(0, table.spec.rows)) for table in tables]])
+    for table in tables:
+        table.weight[::2] += 1
+    delta = [table.cut(table.piece(0, table.spec.rows), torch.arange(0, table.spec.rows, 2), cut=2) for table in tables]
+    write_save(tmp_path, DELTA, specs, [delta], parent=FULL)
+    catalog = SaveCatalog(str(tmp_path), run="r")
+    chain = choose(catalog.list()).chain
+    seen: list[str] = []
+    options: Any = {"format": format, "group_bytes": group_bytes, "on_table": seen.append}
+    export(catalog, chain, tmp_path / "warm", **options)  # modules are read as well, the first time
+    before = _bytes_read()
+    report = export(catalog, chain, tmp_path / "model", **options)
+    read = _bytes_read() - before
+    held = sum(file.bytes for save in chain.saves for file in save.files)
+    assert times * 0.95 * held < read < (times + 0.2) * held
+    assert seen == 2 * list(specs)
+    state = torch.load(tmp_path / "model") if format == "torchrec" else load_file(tmp_path / "model")
+    assert all(torch.equal(state[report.tables[table.name]], table.weight) for table in tables)
+
+
+@pytest.mark.parametrize("group_bytes", [1, 64 << 20])
+@pytest.mark.parametrize("format", ["torchrec", "safetensors"])
+def test_a_flipped_bit_is_not_exported(tmp_path: Path, format: ExportFormat, group_bytes: int) -> None:
+    catalog, _, _ = _saved(tmp_path, "dlrm")
+    path = tmp_path / "saves" / FULL / "shard-0004.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+    chain = choose(catalog.list()).chain
+    with pytest.raises(CheckpointError, match=r"shard-0004\.safetensors: checksum"):
+        export(catalog, chain, tmp_path / "model", format=format, group_bytes=group_bytes)
+    assert not list(tmp_path.glob("*model*"))
+
+
+def _bytes_read() -> int:
+    """By this process, from files, cached or not."""
+    return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])

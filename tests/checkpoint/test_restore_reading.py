@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from checkpoint.encodings import decode, encode
+from checkpoint.errors import CheckpointError
 from checkpoint.manifest import Encoding
 from checkpoint.piece_rows import PieceRows
 from checkpoint.restore import restore, restore_newest
@@ -15,7 +16,7 @@ from checkpoint.shard_save import ShardSave
 from checkpoint.store import CheckpointStore
 from tests.checkpoint.save_parts import small_writer
 from tests.checkpoint.saves import Rows, Table, write_save
-from tests.checkpoint.small_run import DELTA_2, FULL, newest_chain, save_full, three_tables
+from tests.checkpoint.small_run import DELTA_2, DELTA_3, FULL, newest_chain, save_full, three_tables
 
 
 def test_only_what_is_wanted_is_read(tmp_path: Path) -> None:
@@ -57,6 +58,31 @@ def test_fp16_rows_take_fp32_saves(tmp_path: Path) -> None:
     half = PieceRows(table.piece(0, 1003), torch.empty(1003, 12, dtype=torch.float16))
     restore(store, newest_chain(store), [half])
     assert torch.equal(half.weights, table.weight.half())
+
+
+@pytest.mark.parametrize("columns", [12, 5], ids=["whole rows", "some columns"])
+def test_values_beyond_fp16_are_refused_with_their_number(tmp_path: Path, columns: int) -> None:
+    table = three_tables("exact_sgd")[0]
+    table.weight[7, 2] = -7e4
+    table.weight[400, 4] = 1e9
+    table.weight[401, 0] = 65519.0  # is rounded down to the largest one
+    table.weight[402, 0] = torch.inf  # was so when it was saved
+    store = save_full(tmp_path, [table])
+    half = PieceRows(table.piece(5, 1003, 0, columns), torch.empty(998, columns, dtype=torch.float16))
+    message = r"2 of 998 rows hold values up to 1e\+09, and float16 holds up to ±65504; restore them into float32"
+    with pytest.raises(CheckpointError, match=message):
+        restore(store, newest_chain(store), [half])
+    # Only the newest version of a row counts, whether or not it comes with other rows that are older.
+    table.weight[7, 2] = 3.0
+    changed = table.cut(table.piece(0, 1003), torch.tensor([3, 7]), cut=2)
+    write_save(tmp_path, DELTA_2, {"big": table.spec}, [[changed]], parent=FULL)
+    with pytest.raises(CheckpointError, match="1 of 998 rows"):
+        restore(store, newest_chain(store), [half])
+    table.weight[400, 4] = 4.0
+    changed = table.cut(table.piece(400, 401), cut=3)
+    write_save(tmp_path, DELTA_3, {"big": table.spec}, [[changed]], parent=DELTA_2)
+    restore(store, newest_chain(store), [half])
+    assert torch.equal(half.weights, table.weight[5:, :columns].half())
 
 
 def test_object_stores_are_read_by_ranges() -> None:
