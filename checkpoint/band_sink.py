@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from checkpoint.errors import CheckpointError
 from checkpoint.manifest import Segment
 from checkpoint.piece import Piece
 
@@ -112,8 +113,23 @@ class Claim:
             local = self.local[part]
             if keep is not None:
                 local, rows = local[keep], rows[keep]
-            target.index_copy_(0, local, rows.to(target.dtype))
+            target.index_copy_(0, local, self._fitting(rows, target.dtype))
         elif keep is None:
-            target[self.local][part].copy_(rows)
+            target[self.local][part].copy_(self._fitting(rows, target.dtype))
         else:
-            target[self.local][part][keep] = rows[keep].to(target.dtype)
+            target[self.local][part][keep] = self._fitting(rows[keep], target.dtype)
+
+    def _fitting(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """The rows as ``dtype``.
+
+        Raises:
+            CheckpointError: finite values would become infinite.
+        """
+        converted = rows.to(dtype)
+        if dtype == torch.float16 and rows.dtype != dtype and bool((converted.isinf() & rows.isfinite()).any()):
+            largest = float(rows[rows.isfinite()].abs().max())
+            raise CheckpointError(
+                f"{self.band.piece}: values up to {largest:g} were saved, which do not fit rows in fp16 (±65504): "
+                "restore with embedding.weights_precision=fp32"
+            )
+        return converted

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import BinaryIO, Final
+from typing import Final
 
 import torch
 import xxhash
 from torch import Tensor
 
 from checkpoint.errors import SaveCorrupt
+from checkpoint.steady_file import ReadableFile
 
 _ALGORITHM: Final = "xxh3_128"
 _BLOCK_BYTES: Final = 1 << 20
@@ -25,7 +26,7 @@ class CheckedReader:
         where: the file's name for messages.
     """
 
-    def __init__(self, file: BinaryIO, file_bytes: int, checksum: str | None, where: str) -> None:
+    def __init__(self, file: ReadableFile, file_bytes: int, checksum: str | None, where: str) -> None:
         self._file = file
         self._bytes = file_bytes
         self._where = where
@@ -85,7 +86,7 @@ class CheckedReader:
     def _fill(self, view: memoryview) -> None:
         done = 0
         while done < len(view):
-            count = self._file.readinto(view[done:])  # type: ignore[attr-defined]
+            count = self._file.readinto(view[done:])
             if not count:
                 raise SaveCorrupt(f"{self._where}: ends before byte {self._bytes}")
             done += count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +20,7 @@ from checkpoint.piece import Piece
 from checkpoint.piece_rows import PieceRows
 from checkpoint.read_state import read_state
 from checkpoint.restore import restore
+from checkpoint.verify import check_rows
 
 ExportFormat = Literal["torchrec", "safetensors"]
 ExportDtype = Literal["fp32", "fp16", "bf16"]
@@ -70,8 +71,8 @@ def export(
         store: of the run.
         chain: from ``choose``.
         out: file to write: ``torch.save`` of a dictionary (``torch.load(out, weights_only=True)``), or safetensors.
-            safetensors are written table by table and need memory for the largest one; ``torch.save`` needs the whole
-            model in memory.
+            safetensors are written table by table and need memory for the largest one, and the saves are read twice,
+            first to compare checksums; ``torch.save`` needs the whole model in memory and reads them once.
         format: of the file.
         dtype: of all weights.
         tables_only: leave the dense part out, if there is one.
@@ -93,19 +94,24 @@ def export(
     def tensor(key: str) -> Tensor:
         if key in names:
             on_table(names[key])
-        value = dense[key] if key in dense else _table(store, chain, names[key])
+        value = dense[key] if key in dense else _tables(store, chain, [names[key]], check=False)[0]
         return _converted(value, target, key)
 
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         if format == "safetensors":
+            check_rows(store, chain)
             forms = {key: TensorForm(target, (chain.tables[t].rows, chain.tables[t].dim)) for t, key in keys.items()}
             forms |= {key: TensorForm(target, tuple(value.shape)) for key, value in dense.items()}
             write_safetensors(temporary, forms, tensor, {"save_id": chain.newest.save_id, "run": chain.newest.run})
         else:
+            for table in keys:
+                on_table(table)
+            whole = dense | dict(zip(keys.values(), _tables(store, chain, list(keys), check=True), strict=True))
+            state = {key: _converted(whole.pop(key), target, key) for key in (*keys.values(), *dense)}
             with temporary.open("wb") as file:
-                torch.save({key: tensor(key) for key in (*keys.values(), *dense)}, file)
+                torch.save(state, file)
                 file.flush()
                 os.fsync(file.fileno())
         temporary.replace(out)
@@ -141,12 +147,15 @@ def _parameters(store: SaveCatalog, save: Manifest, state: str) -> dict[str, Ten
     return found
 
 
-def _table(store: SaveCatalog, chain: Chain, table: str) -> Tensor:
-    spec = chain.tables[table]
-    weights = torch.empty(spec.rows, spec.dim, dtype=_DTYPES[spec.dtype])
-    rows = PieceRows(Piece(table, 0, spec.rows, 0, spec.dim), weights)
-    restore(store, chain, [rows], weights_only=True)
-    return weights
+def _tables(store: SaveCatalog, chain: Chain, tables: Sequence[str], *, check: bool) -> list[Tensor]:
+    """Weights of whole tables, in one pass over the saves."""
+    rows = []
+    for table in tables:
+        spec = chain.tables[table]
+        weights = torch.empty(spec.rows, spec.dim, dtype=_DTYPES[spec.dtype])
+        rows.append(PieceRows(Piece(table, 0, spec.rows, 0, spec.dim), weights))
+    restore(store, chain, rows, weights_only=True, check=check)
+    return [one.weights for one in rows]
 
 
 def _converted(value: Tensor, dtype: torch.dtype, key: str) -> Tensor:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
-from checkpoint.band_sink import overlap
+from checkpoint.band_sink import BandSink, overlap
 from checkpoint.bands import BandedPiece, check_fit, cut_into_bands
 from checkpoint.catalog import SaveCatalog
 from checkpoint.chain import Chain, Choice, Skipped, choose
 from checkpoint.checked_reader import CheckedReader
-from checkpoint.errors import CheckpointError, SaveCorrupt, SaveIncomplete
+from checkpoint.errors import CheckpointError, SaveCorrupt, SaveIncomplete, SaveNotFound, StorageError
 from checkpoint.file_restore import Staging, Wanted, restore_file
 from checkpoint.manifest import FileEntry, Manifest, Segment
-from checkpoint.opened import missing_file, opened
+from checkpoint.opened import missing_rows, missing_state, opened
 from checkpoint.piece_rows import PieceRows
+from checkpoint.read_state import read_state
 from checkpoint.tensor_file import read_header
 from checkpoint.ticket import parse_save_id
 
@@ -39,6 +41,8 @@ class RestoreReport:
     """Younger saves that could not be used, youngest first."""
     lossy: tuple[str, ...] = ()
     """Optimizer state that could not be carried over exactly, with the rule that was used."""
+    states: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict, compare=False)
+    """Those that were asked for, of the newest save."""
 
     def __str__(self) -> str:
         parts = ", ".join(f"{rows} rows from {save}" for save, rows in self.rows_by_save.items() if rows)
@@ -59,13 +63,21 @@ class DamagedSave(CheckpointError):
 
 
 def restore_newest(
-    store: SaveCatalog, into: Sequence[PieceRows], *, exact: bool = False, check: bool = True
+    store: SaveCatalog,
+    into: Sequence[PieceRows],
+    *,
+    states: Sequence[str] = (),
+    exact: bool = False,
+    check: bool = True,
 ) -> RestoreReport:
     """Restore from the youngest save that is whole and undamaged, and say which were not.
+
+    Rows and the named states come from one save: where either is damaged, both are taken from the one before.
 
     Args:
         store: of the run.
         into: the pieces to fill; undefined while this runs, and after an error.
+        states: names of what is not rows, such as ``dense``; given back in the report.
         exact: take only the state of one instant, as a full recovery needs. All shards of one must restore the same
             chain: choose it once, and give it to ``restore``.
         check: compare checksums.
@@ -75,33 +87,50 @@ def restore_newest(
         CheckpointError: the pieces do not fit what was saved.
     """
     damaged: dict[str, str] = {}
+    stateless: dict[str, str] = {}
     while True:
-        choice = choose_complete(store, exact=exact, damaged=damaged)
+        choice = choose_complete(store, exact=exact, damaged=damaged, stateless=stateless)
+        newest = choice.chain.newest
         try:
-            return restore(store, choice.chain, into, check=check, skipped=choice.skipped)
+            found = {name: read_state(store, newest, name) for name in states}
+            report = restore(store, choice.chain, into, check=check, skipped=choice.skipped)
+            return replace(report, states=found)
         except DamagedSave as error:
             damaged[error.save_id] = error.message
+        except (SaveCorrupt, SaveIncomplete, SaveNotFound, StorageError) as error:
+            stateless[newest.save_id] = str(error)
 
 
-def choose_complete(store: SaveCatalog, *, exact: bool = False, damaged: Mapping[str, str] | None = None) -> Choice:
+def choose_complete(
+    store: SaveCatalog,
+    *,
+    exact: bool = False,
+    damaged: Mapping[str, str] | None = None,
+    stateless: Mapping[str, str] | None = None,
+) -> Choice:
     """The youngest chain of which every file is there; contents are not read.
 
     Args:
         store: of the run.
         exact: take only the state of one instant.
         damaged: saves known to be unusable, with what is wrong.
+        stateless: saves known to lack state that is not rows, with what is wrong; they can only be continued.
 
     Raises:
         SaveNotFound: there is none; says why each was passed over.
     """
     manifests = store.list()
-    unusable = dict(damaged or {})
+    unusable, last = dict(damaged or {}), dict(stateless or {})
     while True:
-        choice = choose(manifests, exact=exact, unusable=unusable)
+        choice = choose(manifests, exact=exact, unusable=unusable, stateless=last)
+        newest = choice.chain.newest
         faults = {
-            save.save_id: fault for save in choice.chain.saves if (fault := missing_file(store, save)) is not None
+            save.save_id: fault for save in choice.chain.saves if (fault := missing_rows(store, save)) is not None
         }
-        if not faults:
+        fault = missing_state(store, newest)
+        if fault is not None:
+            last[newest.save_id] = fault
+        if not faults and fault is None:
             return Choice(choice.chain, (*_unreadable(store, choice.chain.newest), *choice.skipped))
         unusable |= faults
 
@@ -138,13 +167,22 @@ def restore(
         check_fit(rows, chain.tables, weights_only=weights_only)
     segments = _by_age(chain)
     ordinals = {id(segment): ordinal for ordinal, (_, segment) in enumerate(segments)}
-    pieces = [cut_into_bands(rows, (segment for _, segment in segments)) for rows in into]
-    bands = [band for piece in pieces for band in piece.bands]
+    of_table: dict[str, list[Segment]] = defaultdict(list)
+    for _, segment in segments:
+        of_table[segment.table].append(segment)
+    pieces = [cut_into_bands(rows, of_table[rows.piece.table]) for rows in into]
+    bands: dict[str, list[BandSink]] = defaultdict(list)
+    for piece in pieces:
+        bands[piece.rows.piece.table] += piece.bands
     staging = Staging()
     bytes_read = 0
     for save in chain.saves:
         for file in save.files:
-            takers = ((s, [band for band in bands if overlap(s, band.piece)]) for s in file.segments if s.rows)
+            takers = (
+                (s, [band for band in bands[s.table] if overlap(s, band.piece)])
+                for s in file.segments
+                if s.rows and s.table in bands
+            )
             wanted = [Wanted(segment, ordinals[id(segment)], takes) for segment, takes in takers if takes]
             if wanted:
                 bytes_read += _restore_file(store, save, file, wanted, staging, check)
@@ -165,7 +203,7 @@ def restore(
 def _unreadable(store: SaveCatalog, taken: Manifest) -> list[Skipped]:
     """Saves younger than ``taken`` that have no manifest, or a damaged one."""
     skipped = []
-    for save_id in reversed(store.incomplete()):
+    for save_id in sorted([*store.incomplete(), *store.damaged()], reverse=True):
         parsed = parse_save_id(save_id)
         if parsed is None or parsed[1] < taken.sequence:
             continue
@@ -192,7 +230,7 @@ def _restore_file(
             reader = CheckedReader(opened_file, file.bytes, file.checksum if check else None, where)
             restore_file(reader, slots, save.tables, wanted, staging, where)
             return reader.bytes_read
-    except (SaveCorrupt, SaveIncomplete) as error:
+    except (SaveCorrupt, SaveIncomplete, StorageError) as error:
         raise DamagedSave(save.save_id, str(error)) from error
 
 
@@ -211,8 +249,9 @@ def _require_all(piece: BandedPiece, chain: Chain) -> None:
 def _rows_by_save(
     pieces: Sequence[BandedPiece], segments: Sequence[tuple[Manifest, Segment]], chain: Chain
 ) -> dict[str, int]:
-    counts: dict[str, int] = defaultdict(int, dict.fromkeys(chain.save_ids, 0))
+    places = {save_id: place for place, save_id in enumerate(chain.save_ids)}
+    place_of = torch.tensor([places[save.save_id] for save, _ in segments])
+    counts = torch.zeros(len(places), dtype=torch.int64)
     for piece in pieces:
-        for ordinal, count in enumerate(torch.bincount(piece.newest(), minlength=len(segments)).tolist()):
-            counts[segments[ordinal][0].save_id] += count
-    return dict(counts)
+        counts += torch.bincount(place_of[piece.newest()], minlength=len(places))
+    return dict(zip(chain.save_ids, counts.tolist(), strict=True))

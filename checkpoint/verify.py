@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pydantic import BaseModel, ConfigDict
 
 from checkpoint.catalog import SaveCatalog
-from checkpoint.chain import choose
+from checkpoint.chain import Chain, choose
 from checkpoint.checked_reader import CheckedReader
-from checkpoint.errors import SaveCorrupt, SaveIncomplete, SaveNotFound
+from checkpoint.errors import SaveCorrupt, SaveIncomplete, SaveNotFound, StorageError
 from checkpoint.listing import unusable
 from checkpoint.manifest import FileEntry, Manifest
 from checkpoint.opened import opened
@@ -27,7 +27,7 @@ class SaveCheck(BaseModel):
     bytes: int
     faults: tuple[str, ...]
     unusable: str | None
-    """Why it cannot be restored: a fault of its own, or of a save that it continues."""
+    """Why it cannot be restored: a fault of its own, or of the rows of a save that it continues."""
 
 
 class VerifyReport(BaseModel):
@@ -38,7 +38,11 @@ class VerifyReport(BaseModel):
     ok: bool
     saves: tuple[SaveCheck, ...]
     incomplete: tuple[str, ...]
-    """Directories of saves that were never completed; nobody reads them."""
+    """Directories of saves that were never completed; nobody reads them, and they are no fault."""
+    damaged: dict[str, str]
+    """Saves whose manifest is damaged, so that they cannot be checked: id → what is wrong."""
+    timelines: str | None
+    """What is wrong with the records of timelines; nothing can be restored until it is put right."""
     newest: str | None
     """What a restore would take now: the youngest save whose whole chain is undamaged."""
     newest_exact: str | None
@@ -48,7 +52,7 @@ class VerifyReport(BaseModel):
 def verify(
     store: SaveCatalog, save_id: str | None = None, on_save: Callable[[str], None] = lambda save_id: None
 ) -> VerifyReport:
-    """Read every byte of every visible save, or of one and those it continues.
+    """Read every byte of every visible save, or of one and those it continues; and every record of a timeline.
 
     Args:
         store: of the run.
@@ -58,33 +62,59 @@ def verify(
     Raises:
         SaveNotFound: there is no such save, or no save at all.
         SaveIncomplete: the chain of ``save_id`` has a gap.
+        SaveCorrupt: the manifest of ``save_id`` is damaged.
     """
-    visible = store.list()
+    timelines = None
+    try:
+        visible = store.list()
+    except SaveCorrupt as error:
+        timelines, visible = str(error), store.list_all()
+    if save_id:
+        store.read_manifest(save_id)  # says more than that it is not among the visible ones
     manifests: Sequence[Manifest] = choose(visible, save_id=save_id).chain.saves if save_id else visible
-    if not manifests:
+    damaged = {} if save_id else store.damaged()
+    if not manifests and not damaged:
         raise SaveNotFound(f"{store.url}: no complete save")
     faults: dict[str, list[str]] = {}
+    rows: dict[str, str] = {}
+    states: dict[str, str] = {}
     for save in manifests:
         on_save(save.save_id)
-        faults[save.save_id] = [fault for file in save.files if (fault := _fault(store, save, file)) is not None]
-    damaged = {name: found[0] for name, found in faults.items() if found}
+        found = [(file, fault) for file in save.files if (fault := _fault(store, save, file)) is not None]
+        faults[save.save_id] = [fault for _, fault in found]
+        for file, fault in found:
+            (rows if file.state is None else states).setdefault(save.save_id, fault)
     checks = [
         SaveCheck(
             save_id=save.save_id,
             files=len(save.files),
             bytes=sum(file.bytes for file in save.files),
             faults=tuple(faults[save.save_id]),
-            unusable=unusable(manifests, save.save_id, damaged),
+            unusable=unusable(manifests, save.save_id, rows, states),
         )
         for save in manifests
     ]
     return VerifyReport(
-        ok=all(check.unusable is None for check in checks),
+        ok=timelines is None and not damaged and all(check.unusable is None for check in checks),
         saves=tuple(checks),
         incomplete=tuple(store.incomplete()),
-        newest=_newest(manifests, damaged, exact=False),
-        newest_exact=_newest(manifests, damaged, exact=True),
+        damaged=damaged,
+        timelines=timelines,
+        newest=None if timelines else _newest(manifests, rows, states, exact=False),
+        newest_exact=None if timelines else _newest(manifests, rows, states, exact=True),
     )
+
+
+def check_rows(store: SaveCatalog, chain: Chain) -> None:
+    """Read every file of rows in a chain once.
+
+    Raises:
+        SaveCorrupt: one is missing or damaged.
+    """
+    for save in chain.saves:
+        for file in save.files:
+            if file.state is None and (fault := _fault(store, save, file)) is not None:
+                raise SaveCorrupt(fault)
 
 
 def _fault(store: SaveCatalog, save: Manifest, file: FileEntry) -> str | None:
@@ -99,13 +129,13 @@ def _fault(store: SaveCatalog, save: Manifest, file: FileEntry) -> str | None:
                 if segment.sparse:
                     read_ids(reader, slots, segment, spec, where)
             reader.finish()
-    except (SaveCorrupt, SaveIncomplete) as error:
+    except (SaveCorrupt, SaveIncomplete, StorageError) as error:
         return str(error)
     return None
 
 
-def _newest(manifests: Sequence[Manifest], damaged: dict[str, str], *, exact: bool) -> str | None:
+def _newest(manifests: Sequence[Manifest], rows: dict[str, str], states: dict[str, str], *, exact: bool) -> str | None:
     try:
-        return choose(manifests, exact=exact, unusable=damaged).chain.newest.save_id
+        return choose(manifests, exact=exact, unusable=rows, stateless=states).chain.newest.save_id
     except SaveNotFound:
         return None
