@@ -11,9 +11,9 @@ from typing import Any, Final, Protocol
 import xxhash
 
 from checkpoint.buffers import PAGE_BYTES
-from checkpoint.errors import StorageFull
-from checkpoint.retry import RetryPolicy
-from checkpoint.storage import sync_directory
+from checkpoint.errors import StorageError, StorageFull
+from checkpoint.retry import RetryPolicy, translated
+from checkpoint.storage import gone, sync, sync_directory
 
 
 class Sink(Protocol):
@@ -51,7 +51,10 @@ class LocalSink:
     def write(self, buffer: memoryview, count: int) -> None:
         """Append; the last, odd part is written as whole pages and cut off when closing."""
         if self._descriptor < 0:
-            self._retry.call(self._open, "create", self._path)
+            try:
+                self._retry.call(self._open, "create", self._path)
+            except FileNotFoundError as error:
+                raise StorageError(gone(self._path)) from error
         self._hash.update(buffer[:count])
         length = -(-count // PAGE_BYTES) * PAGE_BYTES if self._direct else count
         self._retry.call(
@@ -61,7 +64,15 @@ class LocalSink:
 
     def close(self) -> tuple[int, str]:
         """Cut to length, fsync file and directory."""
-        self._retry.call(self._settle, f"fsync {self._offset:,} bytes", self._path)
+        self._retry.call(
+            lambda: os.ftruncate(self._descriptor, self._offset), f"cut to {self._offset:,} bytes", self._path
+        )
+        try:
+            self._settle()
+        except FileNotFoundError as error:
+            raise StorageError(gone(self._path)) from error
+        except OSError as error:
+            raise translated(error, "make durable", self._path) from error
         self._close_descriptor()
         return self._offset, f"xxh3_128:{self._hash.hexdigest()}"
 
@@ -104,8 +115,7 @@ class LocalSink:
                 self._direct = False
 
     def _settle(self) -> None:
-        os.ftruncate(self._descriptor, self._offset)
-        os.fsync(self._descriptor)
+        sync(self._descriptor, self._path)
         if not self._direct:
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         sync_directory(os.path.dirname(self._path))

@@ -77,7 +77,10 @@ class ShardSave:
         self._live = [LiveRows(piece) for piece in pieces]
         self._selections = _checked(selections, pieces)
         self._on_copied, self._patience_s = on_copied, patience_s
-        plans = split_files(plan_chunks(pieces, self._selections, encoding, chunk_bytes), writer.part_bytes(ticket.url))
+        chunks = plan_chunks(pieces, self._selections, encoding, chunk_bytes)
+        plans = list(split_files(chunks, writer.part_bytes(ticket.url)))
+        if pieces and not plans:
+            plans = [FilePlan(())]  # a file that says that nothing is to be saved, where none would say nothing
         self._files = [_File(plan, _name(shard_id, part)) for part, plan in enumerate(plans)]
         self._pending = [(file, number) for file in self._files for number in range(len(file.plan.chunks))][::-1]
         self._undos: list[Undo] = []
@@ -162,6 +165,9 @@ class ShardSave:
         try:
             if self._error is not None:
                 raise self._error
+            for file in self._files:
+                if not file.plan.chunks:
+                    self._packer_of(file)
             return self._entries(timeout_s)
         except Exception:
             self.fail()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,12 +54,13 @@ class SaveRound:
         directory: Directory,
         store: CheckpointStore,
         tables: Mapping[str, TableSpec],
+        owners: Collection[int],
         state: Callable[[], RunState],
         phase: Callable[[str], None],
     ) -> None:
-        """``state`` is called at the cut, with every trainer paused if the save is consistent."""
+        """``owners``: ids of the shards that own rows; no save is complete without one. ``state`` is called at the cut, with every trainer paused if the save is consistent."""
         self._config, self._directory, self._store, self._tables = config, directory, store, tables
-        self._state, self._phase = state, phase
+        self._owners, self._state, self._phase = frozenset(owners), state, phase
         self.abort = threading.Event()
 
     def take(self, order: SaveOrder, timeline: int, parent: str | None) -> Saved:
@@ -71,6 +72,10 @@ class SaveRound:
         """
         started = time.perf_counter()
         state = self._state()
+        shards, trainers = self._directory.all("shard"), self._directory.all("trainer")
+        absent = sorted(self._owners - {shard.address.index for shard in shards})
+        if absent:
+            raise SaveAbandonedError(f"shards {absent} are being replaced")
         ticket = self._store.begin(
             order.kind,
             timeline=timeline,
@@ -78,8 +83,8 @@ class SaveRound:
             consistent=order.consistent,
             tables=self._tables,
             parent=None if order.kind == "full" else parent,
+            shards=sorted(self._owners),
         )
-        shards, trainers = self._directory.all("shard"), self._directory.all("trainer")
         try:
             if order.consistent:
                 ticket, state, pause_s = self._cut(ticket, shards, trainers)
