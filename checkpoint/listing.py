@@ -62,7 +62,7 @@ def listing(catalog: SaveCatalog) -> Listing:
             )
             for save in manifests
         ),
-        incomplete={save_id: f"{MANIFEST} is missing: it was never completed" for save_id in catalog.incomplete()},
+        incomplete=dict.fromkeys(catalog.incomplete(), f"{MANIFEST} is missing: it was never completed"),
         damaged=catalog.damaged(),
     )
 

@@ -29,7 +29,7 @@ KEPT_SHARE: Final = 0.14
 """Memory for kept rows and buffers of a consistent save, as a share of the rows: with what passes, at most 15 %."""
 
 Undo = Callable[[], None]
-OnCopied = Callable[[int, Tensor], Undo | None]
+OnCopied = Callable[[int, Tensor | slice], Undo | None]
 
 
 class ShardSave:
@@ -48,8 +48,9 @@ class ShardSave:
         selections: ids to save (piece-local int64, ascending, unique) by index of the piece; ``None`` or absent: all.
         encoding: of the weights.
         writer: of this process.
-        on_copied: called with (piece index, local ids) after a chunk was copied, such as to clear the rows' counters;
-            what it returns is called by ``fail``, last first.
+        on_copied: called with (piece index, local ids, or a range of them) after a chunk was copied, such as to clear
+            the rows' counters; what it returns is called by ``fail``, last first.
+        beside_bytes: what the caller keeps until a consistent save is complete; so much less is kept here.
         chunk_bytes: what is copied at once.
         patience_s: longest time that storage may hold up a copy that cannot wait; then the save fails.
     """
@@ -64,6 +65,7 @@ class ShardSave:
         writer: ShardWriter,
         *,
         on_copied: OnCopied | None = None,
+        beside_bytes: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
         patience_s: float = 10.0,
     ) -> None:
@@ -88,7 +90,7 @@ class ShardSave:
         self._failed = False
         self._preserver = None
         if ticket.consistent:
-            capacity = int(KEPT_SHARE * sum(piece.nbytes for piece in pieces)) - writer.pool.bytes
+            capacity = int(KEPT_SHARE * sum(piece.nbytes for piece in pieces)) - writer.pool.bytes - beside_bytes
             self._preserver = Preserver(self._pieces, self._selections, capacity)
         self._cut = self._next_cut = first_cut(ticket.sequence)
         self.stall_s = time.perf_counter() - started
@@ -253,7 +255,7 @@ class ShardSave:
             total = self._pieces[index].piece.rows if selected is None else selected.size
             preserver.copied(chunk, last_of_piece=chunk.end == total)
         self._next_cut = self._cut + 1
-        undo = self._on_copied(index, source.ids()) if self._on_copied is not None else None
+        undo = self._on_copied(index, source.rows()) if self._on_copied is not None else None
         if undo is not None:
             self._undos.append(undo)
 

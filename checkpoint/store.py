@@ -9,8 +9,8 @@ from typing import Any, Final
 from pydantic import JsonValue
 
 from checkpoint.catalog import SAVES, TIMELINES, SaveCatalog, SaveIds
-from checkpoint.completeness import check_files
 from checkpoint.chain import choose
+from checkpoint.completeness import check_files
 from checkpoint.errors import CheckpointError, SaveIncomplete, SaveNotFound, SaveRefused, StorageError
 from checkpoint.manifest import MANIFEST, FileEntry, Manifest, SaveKind, TableSpec
 from checkpoint.manifest_file import to_text

@@ -14,8 +14,8 @@ from checkpoint.sealed import seal, unseal
 from checkpoint.ticket import parse_save_id
 
 REMEDY: Final = (
-    "Without it nobody can say which saves a rollback hid: bring it back from a copy. Or move it, the later records and "
-    "the saves of its and later timelines away, to see the saves as they were before that rollback"
+    "Without it nobody can say which saves a rollback hid: bring it back from a copy. Or move it, the later records "
+    "and the saves of its and later timelines away, to see the saves as they were before that rollback"
 )
 
 _FILE = re.compile(r"(\d{4,})\.json")

@@ -58,7 +58,9 @@ class SaveRound:
         state: Callable[[], RunState],
         phase: Callable[[str], None],
     ) -> None:
-        """``owners``: ids of the shards that own rows; no save is complete without one. ``state`` is called at the cut, with every trainer paused if the save is consistent."""
+        """``owners``: ids of the shards that own rows; no save is complete without all of them. ``state`` is called at
+        the cut, with every trainer paused if the save is consistent.
+        """
         self._config, self._directory, self._store, self._tables = config, directory, store, tables
         self._owners, self._state, self._phase = frozenset(owners), state, phase
         self.abort = threading.Event()

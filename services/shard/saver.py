@@ -64,6 +64,10 @@ class ShardSaver:
         selections = tracking.selections(ticket.kind)
         self._undos = []
         memory.saving = True
+        if ticket.consistent:  # now, not when they are copied: what changes after the cut is not in this save
+            for index, rows in enumerate(memory.pieces):
+                chosen = selections.get(index)
+                self._undos.append(tracking.on_copied(index, slice(0, rows.piece.rows) if chosen is None else chosen))
         self._save = ShardSave(
             ticket,
             self._shard_id,
@@ -72,14 +76,9 @@ class ShardSaver:
             encoding,
             self._writer,
             on_copied=None if ticket.consistent else tracking.on_copied,
+            beside_bytes=tracking.undo_bytes if ticket.consistent else 0,
             patience_s=patience_s,
         )
-        if ticket.consistent:  # now, not when they are copied: what changes after the cut is not in this save
-            for index, rows in enumerate(memory.pieces):
-                chosen = selections.get(index)
-                self._undos.append(
-                    tracking.on_copied(index, torch.arange(rows.piece.rows) if chosen is None else chosen)
-                )
         self.consistent = ticket.consistent
 
     def before_update(self, ids: Tensor, starts: Sequence[int]) -> None:

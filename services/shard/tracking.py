@@ -64,6 +64,8 @@ class Tracking:
             self._observers.append(self._dirty)
         self._pending = arrays["pending_accesses"].numpy()
         self._uncovered: dict[int, int] = {}
+        self.undo_bytes = 0
+        """What it takes to undo the save under way; without the rows that SCAR keeps, as many again as were saved."""
 
     @staticmethod
     def specs(spec: TrackingSpec, pieces: Sequence[Piece], row_type: str) -> dict[str, ArraySpec]:
@@ -113,6 +115,7 @@ class Tracking:
     def selections(self, kind: SaveKind) -> dict[int, Tensor | None]:
         """The rows to save, by piece; pieces without priorities whole."""
         self._uncovered = dict(enumerate(self._rows))
+        self.undo_bytes = 0
         if kind == "priority":
             fraction = self._spec.priority_fraction
             return {
@@ -122,27 +125,35 @@ class Tracking:
         if kind == "delta":
             if self._dirty is None:
                 raise ValueError("a delta save needs checkpoint.deltas above 0: changed rows are not marked")
-            return {index: self._dirty.select(index) for index in self._dirty.watched.indices}
+            chosen = {index: self._dirty.select(index) for index in self._dirty.watched.indices}
+            self._uncovered.update((index, ids.numel()) for index, ids in chosen.items())  # no others were accessed
+            return {**chosen}
         return {}
 
-    def on_copied(self, piece: int, ids: Tensor) -> Callable[[], None]:
-        """Rows ``ids`` of a piece were copied in this cut; what is returned takes that back."""
-        before, rows = int(self._pending[piece]), _rows(ids)
+    def on_copied(self, piece: int, rows: Rows) -> Callable[[], None]:
+        """Rows of a piece were copied in this cut; what is returned takes that back."""
+        before = int(self._pending[piece])
+        count = rows.stop - rows.start if isinstance(rows, slice) else rows.numel()
         undos: list[Callable[[], None]] = []
         if piece in self._meter.watched.indices:
             taken = self._meter.clear(piece, rows)
             undos.append(partial(self._meter.give_back, taken))
+            self.undo_bytes += taken.values.nbytes
             seen = int(taken.values.sum(dtype=torch.int64)) * self._meter.every
             if self._tracker is not self._meter and piece in self._tracker.watched.indices:
-                undos.append(partial(self._tracker.give_back, self._tracker.clear(piece, rows)))
+                cleared = self._tracker.clear(piece, rows)
+                undos.append(partial(self._tracker.give_back, cleared))
+                self.undo_bytes += 0 if isinstance(self._tracker, ScarTracker) else cleared.values.nbytes
         else:
-            seen = -(-before * ids.numel() // max(1, self._uncovered[piece]))
-        self._uncovered[piece] -= ids.numel()
+            seen = -(-before * count // max(1, self._uncovered[piece]))
+        self._uncovered[piece] -= count
         if self._uncovered[piece] <= 0:  # all of it is saved: what an estimate left over goes
             seen = before
         self._pending[piece] = before - seen
         if self._dirty is not None:
-            undos.append(partial(self._dirty.give_back, self._dirty.clear(piece, rows)))
+            marks = self._dirty.clear(piece, rows)
+            undos.append(partial(self._dirty.give_back, marks))
+            self.undo_bytes += marks.values.nbytes
 
         def undo() -> None:
             self._pending[piece] += seen
@@ -164,10 +175,3 @@ def _tracker(
     if spec.strategy == "cpr_adagrad":
         return AdagradTracker(watched, state, [piece.states["sum"] for piece in rows])
     return NoTracker(watched)
-
-
-def _rows(ids: Tensor) -> Rows:
-    """A range where they are one: several times faster than their ids."""
-    count = ids.numel()
-    first = int(ids[0]) if count else 0
-    return slice(first, first + count) if not count or int(ids[-1]) - first + 1 == count else ids
