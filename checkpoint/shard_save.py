@@ -90,7 +90,8 @@ class ShardSave:
         self._failed = False
         self._preserver = None
         if ticket.consistent:
-            capacity = int(KEPT_SHARE * sum(piece.nbytes for piece in pieces)) - writer.pool.bytes - beside_bytes
+            capacity = int(KEPT_SHARE * sum(piece.nbytes for piece in pieces)) - writer.pool.bytes
+            capacity -= beside_bytes + beside_bytes // 8  # which is what allocating it costs on top
             self._preserver = Preserver(self._pieces, self._selections, capacity)
         self._cut = self._next_cut = first_cut(ticket.sequence)
         self.stall_s = time.perf_counter() - started

@@ -11,7 +11,7 @@ from checkpoint.priority.threshold import largest
 from checkpoint.priority.tracker import Rows, TensorSpec, Undo, Watched, bytes_of
 
 _SAVED = "saved_path"
-_CHUNK_NUMEL = 1 << 16
+_CHUNK_NUMEL = 1 << 15
 
 
 class AdagradTracker:
