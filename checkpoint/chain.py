@@ -43,11 +43,8 @@ class Chain:
 
     @property
     def exact(self) -> bool:
-        """Whether it is the state of one instant: the newest is one cut of everything that changed.
-
-        A priority save leaves changed rows out, so it is never exact.
-        """
-        return self.newest.consistent and self.newest.kind != "priority"
+        """Whether it is the state of one instant."""
+        return self.newest.exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +61,7 @@ def choose(
     save_id: str | None = None,
     exact: bool = False,
     unusable: Mapping[str, str] | None = None,
+    stateless: Mapping[str, str] | None = None,
 ) -> Choice:
     """The chain of ``save_id``, or of the youngest save that has a whole one.
 
@@ -72,18 +70,19 @@ def choose(
         save_id: take this save or none.
         exact: take only a chain that is one instant's state: what a full recovery and a resume need.
         unusable: saves known to be damaged, with what is wrong; no chain over them is whole.
+        stateless: saves of which only state that is not rows is damaged, with what is wrong; no chain may end in one.
 
     Raises:
         SaveNotFound: there is no such save, or none that will do; says why each was passed over.
         SaveIncomplete: ``save_id`` was asked for and its chain is broken.
     """
     known = {manifest.save_id: manifest for manifest in manifests}
-    damaged = unusable or {}
+    damaged, last = unusable or {}, {**(stateless or {}), **(unusable or {})}
     if save_id is not None:
-        return _asked_for(known, save_id, exact, damaged)
+        return _asked_for(known, save_id, exact, damaged, last)
     skipped: list[Skipped] = []
     for manifest in sorted(known.values(), key=lambda save: save.sequence, reverse=True):
-        found = _chain(known, manifest, exact, damaged)
+        found = _chain(known, manifest, exact, damaged, last)
         if isinstance(found, Chain):
             return Choice(found, tuple(skipped))
         skipped.append(Skipped(manifest.save_id, found))
@@ -94,10 +93,12 @@ def choose(
     raise SaveNotFound(f"none of {len(skipped)} saves can be used: " + "; ".join(map(str, skipped)))
 
 
-def _asked_for(known: Mapping[str, Manifest], save_id: str, exact: bool, damaged: Mapping[str, str]) -> Choice:
+def _asked_for(
+    known: Mapping[str, Manifest], save_id: str, exact: bool, damaged: Mapping[str, str], last: Mapping[str, str]
+) -> Choice:
     if save_id not in known:
         raise SaveNotFound(f"no complete save {save_id!r}; there are: {', '.join(sorted(known)) or 'none'}")
-    found = _chain(known, known[save_id], exact, damaged)
+    found = _chain(known, known[save_id], exact, damaged, last)
     if isinstance(found, Chain):
         return Choice(found)
     raise SaveIncomplete(
@@ -105,18 +106,25 @@ def _asked_for(known: Mapping[str, Manifest], save_id: str, exact: bool, damaged
     )
 
 
-def _chain(known: Mapping[str, Manifest], newest: Manifest, exact: bool, damaged: Mapping[str, str]) -> Chain | str:
-    """The chain that ends in ``newest``, or what is wrong with it."""
+def _chain(
+    known: Mapping[str, Manifest],
+    newest: Manifest,
+    exact: bool,
+    damaged: Mapping[str, str],
+    last: Mapping[str, str],
+) -> Chain | str:
+    """The chain that ends in ``newest``, or what is wrong with it; ``last``: what rules a save out as its end."""
     if exact and not newest.consistent:
         return "its chunks were cut at different instants, and a consistent save is needed"
     if exact and newest.kind == "priority":
         return "a priority save leaves changed rows out, and the state of one instant is needed"
+    if newest.save_id in last:
+        return last[newest.save_id]
     saves = [newest]
     while True:
         save = saves[-1]
         if save.save_id in damaged:
-            own = save is newest
-            return damaged[save.save_id] if own else f"it continues {save.save_id}, and {damaged[save.save_id]}"
+            return f"it continues {save.save_id}, and {damaged[save.save_id]}"
         if save.tables != newest.tables:
             return f"it continues {save.save_id}, which has other tables: {_difference(save, newest)}"
         if save.parent is None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import BinaryIO, Final
+from typing import Final
 
 import torch
 import xxhash
 from torch import Tensor
 
 from checkpoint.errors import SaveCorrupt
-from checkpoint.retry import RetryPolicy
+from checkpoint.steady_file import ReadableFile
 
 _ALGORITHM: Final = "xxh3_128"
 _BLOCK_BYTES: Final = 1 << 20
 """Read, then hashed while it is still in the cache."""
-
-_RETRY = RetryPolicy(attempts=4)
 
 
 class CheckedReader:
@@ -28,7 +26,7 @@ class CheckedReader:
         where: the file's name for messages.
     """
 
-    def __init__(self, file: BinaryIO, file_bytes: int, checksum: str | None, where: str) -> None:
+    def __init__(self, file: ReadableFile, file_bytes: int, checksum: str | None, where: str) -> None:
         self._file = file
         self._bytes = file_bytes
         self._where = where
@@ -88,21 +86,11 @@ class CheckedReader:
     def _fill(self, view: memoryview) -> None:
         done = 0
         while done < len(view):
-            count = self._read(view[done:])
+            count = self._file.readinto(view[done:])
             if not count:
                 raise SaveCorrupt(f"{self._where}: ends before byte {self._bytes}")
             done += count
         self.bytes_read += done
-
-    def _read(self, view: memoryview) -> int:
-        """Some bytes; what the storage fails to read is tried again from the same place."""
-        place = self._file.tell()
-
-        def read() -> int:
-            self._file.seek(place)
-            return int(self._file.readinto(view))  # type: ignore[attr-defined]
-
-        return _RETRY.call(read, f"read {len(view):,} bytes at {place:,}", self._where)
 
 
 def byte_view(tensor: Tensor) -> memoryview:

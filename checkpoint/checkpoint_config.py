@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from checkpoint.manifest import Encoding
 
@@ -15,7 +15,7 @@ _PositiveSeconds = Annotated[float, Field(gt=0.0)]
 
 
 class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 class RetentionConfig(_Settings):
@@ -55,7 +55,9 @@ class CheckpointConfig(_Settings):
     ``auto`` is ``cpr_adagrad`` for tables trained by an Adagrad and ``cpr_mfu`` for SGD.
     ``pls_budget``: portion of samples that partial recoveries may lose over the run. ``full_every_rounds``: a ``cpr_*``
     strategy also writes a full, consistent save every so many rounds of 1/r priority saves, from which the whole job
-    can resume; ``null``: only the first. ``interval_s`` replaces the computed interval of a save of everything.
+    can resume; ``null``: only the first. ``max_consistent_age_s``: and whenever the newest consistent save is so old,
+    as long as that costs less than a twentieth of the time; ``null``: never for its age. ``interval_s`` replaces the
+    computed interval of a save of everything; not below what such a save takes.
     ``mtbf_s``: mean time between failures that lose rows; ``null``: a day, and what the run observes.
     ``expected_run_s``: length of the run for planning; a running one knows better. ``mfu_every``, ``ssu_every``: one
     push in so many is looked at.
@@ -71,10 +73,11 @@ class CheckpointConfig(_Settings):
     enabled: bool = True
     url: str | None = None
     strategy: Strategy = "auto"
-    pls_budget: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
-    priority_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.125
+    pls_budget: Annotated[float, Field(ge=0.0, le=1.0)] = 0.1
+    priority_fraction: Annotated[float, Field(ge=0.01, le=1.0)] = 0.125
     full_every_rounds: Annotated[int, Field(ge=1)] | None = 4
     interval_s: _PositiveSeconds | None = None
+    max_consistent_age_s: _PositiveSeconds | None = 3600.0
     mtbf_s: _PositiveSeconds | None = None
     expected_run_s: _PositiveSeconds | None = None
     free_overhead: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.001
@@ -88,3 +91,10 @@ class CheckpointConfig(_Settings):
     ssu_every: Annotated[int, Field(ge=1)] = 4
     retention: RetentionConfig = RetentionConfig()
     costs: CostsConfig = CostsConfig()
+
+    @field_validator("pls_budget")
+    @classmethod
+    def _something_to_spend(cls, value: float) -> float:
+        if not value:
+            raise ValueError("a budget of 0 allows no partial recovery; set checkpoint.strategy=full instead")
+        return value

@@ -57,10 +57,10 @@ class ChunkSource:
         self._kept = overlay.find(chunk.start, chunk.end) if overlay is not None else None
         self._exact = _EXACT.get(chunk.encoding) == live.dtype
 
-    def ids(self) -> Tensor:
-        """Local ids of the chunk's rows."""
+    def rows(self) -> Tensor | slice:
+        """Local ids of the chunk's rows: a range where they are one."""
         if self._selected is None:
-            return torch.arange(self._chunk.start, self._chunk.end)
+            return slice(self._chunk.start, self._chunk.end)
         return torch.from_numpy(self._selected)
 
     def as_it_is(self, name: str) -> memoryview | None:

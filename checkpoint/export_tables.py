@@ -12,7 +12,8 @@ from checkpoint.catalog import SaveCatalog
 from checkpoint.chain import Chain
 from checkpoint.piece import Piece
 from checkpoint.piece_rows import PieceRows
-from checkpoint.restore import check_rows, restore
+from checkpoint.restore import restore
+from checkpoint.verify import check_rows
 
 GROUP_BYTES: Final = 64 << 20
 """Tables smaller than this are read together."""
@@ -42,7 +43,7 @@ class WholeTables:
         """Rows × columns in the type of the live rows; not kept here.
 
         Raises:
-            DamagedSave: a file is missing or damaged.
+            SaveCorrupt, DamagedSave: a file is missing or damaged.
         """
         if table not in self._read:
             self._fill(next(group for group in self._groups if table in group))

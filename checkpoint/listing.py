@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict
 
 from checkpoint.catalog import SaveCatalog
 from checkpoint.chain import choose
-from checkpoint.errors import CheckpointError, SaveIncomplete
-from checkpoint.manifest import Manifest, SaveKind
-from checkpoint.opened import missing_file
+from checkpoint.errors import SaveIncomplete
+from checkpoint.manifest import MANIFEST, Manifest, SaveKind
+from checkpoint.opened import missing_rows, missing_state
 
 
 class ListedSave(BaseModel):
@@ -28,7 +28,8 @@ class ListedSave(BaseModel):
     samples: int
     bytes: int
     unusable: str | None
-    """Why it cannot be restored: a file of its own or of a save that it continues is missing. Contents are not read."""
+    """Why it cannot be restored: a file of its own, or one with rows of a save that it continues, is missing. Contents
+    are not read."""
 
 
 class Listing(BaseModel):
@@ -40,13 +41,16 @@ class Listing(BaseModel):
     run: str
     saves: tuple[ListedSave, ...]
     incomplete: dict[str, str]
-    """Saves that were never completed, or whose manifest is damaged: id → what is wrong."""
+    """Saves that were never completed: id → what is wrong."""
+    damaged: dict[str, str]
+    """Saves that were, and whose manifest is damaged: id → what is wrong."""
 
 
 def listing(catalog: SaveCatalog) -> Listing:
     """Look at every manifest, and whether the files that it names are there."""
     manifests = catalog.list()
-    missing = {save.save_id: fault for save in manifests if (fault := missing_file(catalog, save)) is not None}
+    rows = {save.save_id: fault for save in manifests if (fault := missing_rows(catalog, save)) is not None}
+    states = {save.save_id: fault for save in manifests if (fault := missing_state(catalog, save)) is not None}
     return Listing(
         url=catalog.url,
         run=catalog.run,
@@ -54,26 +58,21 @@ def listing(catalog: SaveCatalog) -> Listing:
             ListedSave(
                 **save.model_dump(include=set(ListedSave.model_fields)),
                 bytes=sum(file.bytes for file in save.files),
-                unusable=unusable(manifests, save.save_id, missing),
+                unusable=unusable(manifests, save.save_id, rows, states),
             )
             for save in manifests
         ),
-        incomplete={save_id: _fault(catalog, save_id) for save_id in catalog.incomplete()},
+        incomplete=dict.fromkeys(catalog.incomplete(), f"{MANIFEST} is missing: it was never completed"),
+        damaged=catalog.damaged(),
     )
 
 
-def unusable(manifests: Sequence[Manifest], save_id: str, faults: Mapping[str, str]) -> str | None:
-    """Why a save cannot be restored, given the faults of single saves; ``None`` when it can."""
+def unusable(
+    manifests: Sequence[Manifest], save_id: str, rows: Mapping[str, str], states: Mapping[str, str]
+) -> str | None:
+    """Why a save cannot be restored, given the faults of single saves' rows and other state; ``None`` when it can."""
     try:
-        choose(manifests, save_id=save_id, unusable=faults)
+        choose(manifests, save_id=save_id, unusable=rows, stateless=states)
     except SaveIncomplete as error:
         return str(error)
     return None
-
-
-def _fault(catalog: SaveCatalog, save_id: str) -> str:
-    try:
-        catalog.read_manifest(save_id)
-    except CheckpointError as error:
-        return str(error)
-    return "completed while it was being listed"

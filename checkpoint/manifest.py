@@ -14,6 +14,9 @@ MANIFEST = "manifest.json"
 SaveKind = Literal["full", "priority", "delta"]
 Encoding = Literal["fp32", "fp16", "int8", "int4"]
 
+FILE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+"""Of a save's files: one component, so that a manifest never leads out of its directory."""
+
 _Count = Annotated[int, Field(ge=0)]
 
 
@@ -59,7 +62,7 @@ class Segment(_Record):
 class FileEntry(_Record):
     """One safetensors file of the save, path relative to the save's directory."""
 
-    path: str
+    path: Annotated[str, Field(pattern=FILE_NAME)]
     bytes: _Count
     checksum: str
     """``algorithm:hexdigest`` of the whole file."""
@@ -90,6 +93,14 @@ class Manifest(_Record):
     files: tuple[FileEntry, ...]
     extra: dict[str, JsonValue] = {}
     """Data position, random generators, metrics state, optimizer scalars, versions."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether it, and what it continues, is the state of one instant: one cut of everything that changed.
+
+        A priority save leaves changed rows out, so it never is.
+        """
+        return self.consistent and self.kind != "priority"
 
     def cut(self, segment: Segment) -> Cut:
         """The version of a segment's rows."""

@@ -41,7 +41,7 @@ def estimate_mtbf(failures: int, observed_s: float, confidence: float = 0.95) ->
     Raises:
         ValueError: a negative count or time, or a confidence that is none.
     """
-    if failures < 0 or observed_s < 0.0 or not 0.0 < confidence < 1.0:
+    if failures < 0 or not 0.0 <= observed_s < math.inf or not 0.0 < confidence < 1.0:
         raise ValueError(f"{failures} failures in {observed_s} s at confidence {confidence} cannot be estimated from")
     alpha = 1.0 - confidence
     if failures == 0:

@@ -47,7 +47,7 @@ def exact_expected_pls(interval_s: float, mtbf_s: float, share: float, run_s: fl
 
     Saves come at multiples of ``interval_s``, counted from the beginning of the rest.
     """
-    rest_s = min(rest_s, run_s)
+    rest_s = max(0.0, min(rest_s, run_s))
     whole, part_s = divmod(rest_s, interval_s)
     return _summed([(whole, interval_s), (1.0, part_s)], mtbf_s, share, run_s)
 
@@ -113,7 +113,13 @@ class ShardLoss:
 
 
 def charge(losses: Iterable[ShardLoss], total_samples: int) -> float:
-    """PLS of shards lost together: Σ share × lost samples / samples of the whole run."""
+    """PLS of shards lost together: Σ share × lost samples / samples of the whole run.
+
+    Raises:
+        ValueError: the run has no samples.
+    """
+    if total_samples < 1:
+        raise ValueError(f"a run of {total_samples} samples has no PLS")
     return math.fsum(loss.share * loss.lost_samples for loss in losses) / total_samples
 
 

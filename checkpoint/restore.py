@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -18,14 +17,11 @@ from checkpoint.checked_reader import CheckedReader
 from checkpoint.errors import CheckpointError, SaveCorrupt, SaveIncomplete, SaveNotFound, StorageError
 from checkpoint.file_restore import Staging, Wanted, restore_file
 from checkpoint.manifest import FileEntry, Manifest, Segment
-from checkpoint.opened import missing_file, opened
+from checkpoint.opened import missing_rows, missing_state, opened
 from checkpoint.piece_rows import PieceRows
 from checkpoint.read_state import read_states
 from checkpoint.tensor_file import read_header
 from checkpoint.ticket import parse_save_id
-
-_Segments: TypeAlias = dict[str, list[tuple[Manifest, Segment]]]
-"""By table, oldest first; a segment's place there is its ordinal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +41,8 @@ class RestoreReport:
     """Younger saves that could not be used, youngest first."""
     lossy: tuple[str, ...] = ()
     """Optimizer state that could not be carried over exactly, with the rule that was used."""
+    states: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict, compare=False)
+    """Those that were asked for, of the newest save."""
 
     def __str__(self) -> str:
         parts = ", ".join(f"{rows} rows from {save}" for save, rows in self.rows_by_save.items() if rows)
@@ -64,80 +62,76 @@ class DamagedSave(CheckpointError):
         return self.message
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """Rows and states of one save."""
-
-    report: RestoreReport
-    states: Mapping[str, Mapping[str, Tensor]]
-    """By name, the tensors of each that was asked for; all of the save ``report.save_ids[-1]``."""
-
-
 def restore_newest(
-    store: SaveCatalog, into: Sequence[PieceRows], *, exact: bool = False, check: bool = True
-) -> RestoreReport:
-    """Restore rows from the youngest save that is whole and undamaged, and say which were not.
-
-    Arguments and errors are those of ``restore_with_states``.
-    """
-    return restore_with_states(store, into, (), exact=exact, check=check).report
-
-
-def restore_with_states(
     store: SaveCatalog,
     into: Sequence[PieceRows],
-    states: Sequence[str],
     *,
+    states: Sequence[str] = (),
     exact: bool = False,
     check: bool = True,
-) -> Restored:
-    """Restore rows and states from the youngest save that has all of them undamaged, and say which had not.
+) -> RestoreReport:
+    """Restore from the youngest save that is whole and undamaged, and say which were not.
+
+    Rows and the named states come from one save: where either is damaged, both are taken from the one before.
 
     Args:
         store: of the run.
-        into: the pieces to fill; undefined while this runs, and after an error. May be none.
-        states: names, such as ``dense/trainer-0``. A save that lacks one, or whose file of it is damaged, is passed
-            over.
+        into: the pieces to fill; undefined while this runs, and after an error.
+        states: names of what is not rows, such as ``dense``; given back in the report.
         exact: take only the state of one instant, as a full recovery needs. All shards of one must restore the same
             chain: choose it once, and give it to ``restore``.
-        check: compare checksums of rows; those of states always are.
+        check: compare checksums.
 
     Raises:
         SaveNotFound: no save will do; says why each was passed over.
-        CheckpointError: the pieces do not fit what was saved, by their form or, of float16 rows, by the values.
+        CheckpointError: the pieces do not fit what was saved.
     """
     damaged: dict[str, str] = {}
+    stateless: dict[str, str] = {}
     while True:
-        choice = choose_complete(store, exact=exact, damaged=damaged)
+        choice = choose_complete(store, exact=exact, damaged=damaged, stateless=stateless)
+        newest = choice.chain.newest
         try:
-            found = _states(store, choice.chain.newest, states)
-            return Restored(restore(store, choice.chain, into, check=check, skipped=choice.skipped), found)
+            found = read_states(store, newest, states)
+            report = restore(store, choice.chain, into, check=check, skipped=choice.skipped)
+            return replace(report, states=found)
         except DamagedSave as error:
             damaged[error.save_id] = error.message
+        except (SaveCorrupt, SaveIncomplete, SaveNotFound, StorageError) as error:
+            stateless[newest.save_id] = str(error)
 
 
-def choose_complete(store: SaveCatalog, *, exact: bool = False, damaged: Mapping[str, str] | None = None) -> Choice:
-    """The youngest chain of which every needed file is there; contents are not read.
-
-    Of saves that are continued only the rows are needed, of the newest all files.
+def choose_complete(
+    store: SaveCatalog,
+    *,
+    exact: bool = False,
+    damaged: Mapping[str, str] | None = None,
+    stateless: Mapping[str, str] | None = None,
+) -> Choice:
+    """The youngest chain of which every file is there; contents are not read.
 
     Args:
         store: of the run.
         exact: take only the state of one instant.
         damaged: saves known to be unusable, with what is wrong.
+        stateless: saves known to lack state that is not rows, with what is wrong; they can only be continued.
 
     Raises:
         SaveNotFound: there is none; says why each was passed over.
     """
     manifests = store.list()
-    unusable = dict(damaged or {})
+    unusable, last = dict(damaged or {}), dict(stateless or {})
     while True:
-        choice = choose(manifests, exact=exact, unusable=unusable)
+        choice = choose(manifests, exact=exact, unusable=unusable, stateless=last)
         newest = choice.chain.newest
-        needed = (*map(_rows_alone, choice.chain.saves[:-1]), newest)
-        faults = {save.save_id: fault for save in needed if (fault := missing_file(store, save)) is not None}
-        if not faults:
-            return Choice(choice.chain, (*_unreadable(store, newest), *choice.skipped))
+        faults = {
+            save.save_id: fault for save in choice.chain.saves if (fault := missing_rows(store, save)) is not None
+        }
+        fault = missing_state(store, newest)
+        if fault is not None:
+            last[newest.save_id] = fault
+        if not faults and fault is None:
+            return Choice(choice.chain, (*_unreadable(store, choice.chain.newest), *choice.skipped))
         unusable |= faults
 
 
@@ -167,22 +161,28 @@ def restore(
 
     Raises:
         DamagedSave: a file is missing, damaged, or not what the manifest says, or rows are in no save of the chain.
-        CheckpointError: the pieces do not fit what was saved, by their form or, of float16 rows, by the values.
+        CheckpointError: the pieces do not fit what was saved.
     """
     for rows in into:
         check_fit(rows, chain.tables, weights_only=weights_only)
     segments = _by_age(chain)
-    ordinals = {id(segment): n for of_table in segments.values() for n, (_, segment) in enumerate(of_table)}
-    pieces = [cut_into_bands(rows, [segment for _, segment in segments[rows.piece.table]]) for rows in into]
+    ordinals = {id(segment): ordinal for ordinal, (_, segment) in enumerate(segments)}
+    of_table: dict[str, list[Segment]] = defaultdict(list)
+    for _, segment in segments:
+        of_table[segment.table].append(segment)
+    pieces = [cut_into_bands(rows, of_table[rows.piece.table]) for rows in into]
     bands: dict[str, list[BandSink]] = defaultdict(list)
     for piece in pieces:
-        bands[piece.rows.piece.table].extend(piece.bands)
+        bands[piece.rows.piece.table] += piece.bands
     staging = Staging()
     bytes_read = 0
     for save in chain.saves:
         for file in save.files:
-            filled = (segment for segment in file.segments if segment.rows and segment.table in bands)
-            takers = ((s, [band for band in bands[s.table] if overlap(s, band.piece)]) for s in filled)
+            takers = (
+                (s, [band for band in bands[s.table] if overlap(s, band.piece)])
+                for s in file.segments
+                if s.rows and s.table in bands
+            )
             wanted = [Wanted(segment, ordinals[id(segment)], takes) for segment, takes in takers if takes]
             if wanted:
                 bytes_read += _restore_file(store, save, file, wanted, staging, check)
@@ -200,35 +200,10 @@ def restore(
     )
 
 
-def check_rows(store: SaveCatalog, chain: Chain) -> None:
-    """Read every file of rows in the chain once and compare its checksum; then ``restore`` may go without.
-
-    Raises:
-        DamagedSave: a file is missing or damaged.
-    """
-    staging = Staging()
-    for save in chain.saves:
-        for file in save.files:
-            if any(segment.rows for segment in file.segments):
-                _restore_file(store, save, file, (), staging, check=True)
-
-
-def _rows_alone(save: Manifest) -> Manifest:
-    """The save without its states."""
-    return save.model_copy(update={"files": tuple(file for file in save.files if file.state is None)})
-
-
-def _states(store: SaveCatalog, save: Manifest, names: Sequence[str]) -> dict[str, dict[str, Tensor]]:
-    try:
-        return read_states(store, save, names)
-    except (SaveCorrupt, SaveIncomplete, SaveNotFound, StorageError) as error:
-        raise DamagedSave(save.save_id, str(error)) from error
-
-
 def _unreadable(store: SaveCatalog, taken: Manifest) -> list[Skipped]:
     """Saves younger than ``taken`` that have no manifest, or a damaged one."""
     skipped = []
-    for save_id in reversed(store.incomplete()):
+    for save_id in sorted([*store.incomplete(), *store.damaged()], reverse=True):
         parsed = parse_save_id(save_id)
         if parsed is None or parsed[1] < taken.sequence:
             continue
@@ -239,13 +214,10 @@ def _unreadable(store: SaveCatalog, taken: Manifest) -> list[Skipped]:
     return skipped
 
 
-def _by_age(chain: Chain) -> _Segments:
-    """Every table's segments with their saves, by cut; of equal cuts the younger save's is the newer."""
+def _by_age(chain: Chain) -> list[tuple[Manifest, Segment]]:
+    """All segments with their saves, by cut; of equal cuts the younger save's is the newer."""
     every = [(save, segment) for save in chain.saves for file in save.files for segment in file.segments]
-    found: _Segments = defaultdict(list)
-    for save, segment in sorted(every, key=lambda entry: (entry[0].cut(entry[1]), entry[0].sequence)):
-        found[segment.table].append((save, segment))
-    return found
+    return sorted(every, key=lambda entry: (entry[0].cut(entry[1]), entry[0].sequence))
 
 
 def _restore_file(
@@ -274,11 +246,12 @@ def _require_all(piece: BandedPiece, chain: Chain) -> None:
     )
 
 
-def _rows_by_save(pieces: Sequence[BandedPiece], segments: _Segments, chain: Chain) -> dict[str, int]:
-    counts = dict.fromkeys(chain.save_ids, 0)
+def _rows_by_save(
+    pieces: Sequence[BandedPiece], segments: Sequence[tuple[Manifest, Segment]], chain: Chain
+) -> dict[str, int]:
+    places = {save_id: place for place, save_id in enumerate(chain.save_ids)}
+    place_of = torch.tensor([places[save.save_id] for save, _ in segments])
+    counts = torch.zeros(len(places), dtype=torch.int64)
     for piece in pieces:
-        of_table = segments[piece.rows.piece.table]
-        rows = torch.bincount(piece.newest(), minlength=len(of_table)).tolist()
-        for (save, _), count in zip(of_table, rows, strict=True):
-            counts[save.save_id] += count
-    return counts
+        counts += torch.bincount(place_of[piece.newest()], minlength=len(places))
+    return dict(zip(chain.save_ids, counts.tolist(), strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ class RetentionPolicy:
     ``keep_last`` newest chains are kept whole (``None``: all, nothing is ever deleted), so that with 2 there is
     another one to fall back on when the newest full save is damaged. Of older ones, with ``keep_every_s``, the full
     save alone is kept when it is at least that much younger than the one kept before it. The newest save of one
-    instant, which a full recovery needs, and what it continues are always kept.
+    instant, which a full recovery would take, and what it needs are always kept.
     """
 
     keep_last: int | None = 2
@@ -24,7 +25,7 @@ class RetentionPolicy:
     def __post_init__(self) -> None:
         if self.keep_last is not None and self.keep_last < 1:
             raise ValueError(f"keep_last must be at least 1, or null to keep all saves; got {self.keep_last}")
-        if self.keep_every_s is not None and self.keep_every_s <= 0:
+        if self.keep_every_s is not None and not 0 < self.keep_every_s < math.inf:
             raise ValueError(f"keep_every_s must be positive, or null; got {self.keep_every_s}")
 
     def kept(self, saves: Sequence[Manifest]) -> set[str]:
@@ -43,8 +44,7 @@ class RetentionPolicy:
                 if last is None or root.created_unix_s >= last + self.keep_every_s:
                     kept.add(root.save_id)
                     last = root.created_unix_s
-        # What everybody can go back to; a priority save leaves changed rows out, consistent or not.
-        exact = [one.save_id for one in saves if one.consistent and one.kind != "priority" and chains[one.save_id]]
+        exact = [save.save_id for save in saves if save.exact and chains[save.save_id]]
         if exact:
             kept.update(chains[exact[-1]])
         youngest = max((save.sequence for save in saves if save.save_id in kept), default=-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import random
 import shutil
 import time
@@ -32,7 +33,7 @@ class RetryPolicy:
     max_delay_s: float = 5.0
 
     def __post_init__(self) -> None:
-        if self.attempts < 1 or self.first_delay_s < 0 or self.max_delay_s < self.first_delay_s:
+        if not (self.attempts >= 1 and 0 <= self.first_delay_s <= self.max_delay_s < math.inf):
             raise ValueError(f"{self}: attempts must be ≥ 1 and 0 ≤ first_delay_s ≤ max_delay_s")
 
     def delay_s(self, failures: int) -> float:

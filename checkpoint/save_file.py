@@ -13,7 +13,7 @@ import xxhash
 from checkpoint.buffers import PAGE_BYTES
 from checkpoint.errors import StorageError, StorageFull
 from checkpoint.retry import RetryPolicy, translated
-from checkpoint.storage import sync_directory
+from checkpoint.storage import gone, sync, sync_directory
 
 
 class Sink(Protocol):
@@ -51,7 +51,10 @@ class LocalSink:
     def write(self, buffer: memoryview, count: int) -> None:
         """Append; the last, odd part is written as whole pages and cut off when closing."""
         if self._descriptor < 0:
-            self._retry.call(self._open, "create", self._path)
+            try:
+                self._retry.call(self._open, "create", self._path)
+            except FileNotFoundError as error:
+                raise StorageError(gone(self._path)) from error
         self._hash.update(buffer[:count])
         length = -(-count // PAGE_BYTES) * PAGE_BYTES if self._direct else count
         self._retry.call(
@@ -61,17 +64,21 @@ class LocalSink:
 
     def close(self) -> tuple[int, str]:
         """Cut to length, fsync file and directory."""
-        try:  # not tried again: after a failed fsync the kernel may have dropped the pages, and the next one succeeds
+        self._retry.call(
+            lambda: os.ftruncate(self._descriptor, self._offset), f"cut to {self._offset:,} bytes", self._path
+        )
+        try:
             self._settle()
+        except FileNotFoundError as error:
+            raise StorageError(gone(self._path)) from error
         except OSError as error:
-            raise translated(error, f"fsync {self._offset:,} bytes", self._path) from error
+            raise translated(error, "make durable", self._path) from error
         self._close_descriptor()
         return self._offset, f"xxh3_128:{self._hash.hexdigest()}"
 
     def discard(self) -> None:
         """Close and delete, whatever state it is in; a file that somebody else made is left alone."""
-        with contextlib.suppress(OSError):
-            self._close_descriptor()
+        self._close_descriptor()
         if self._created:
             self._created = False
             with contextlib.suppress(OSError):
@@ -79,13 +86,7 @@ class LocalSink:
 
     def _open(self) -> None:
         folder = os.path.dirname(self._path)
-        try:
-            space = os.statvfs(folder)
-        except FileNotFoundError as error:
-            raise StorageError(
-                f"{folder} is gone since the save began: deleted, or its storage was unmounted. Bring it back, or set "
-                "another storage_path"
-            ) from error
+        space = os.statvfs(folder)
         if space.f_bavail * space.f_frsize < self._total:
             raise StorageFull(
                 f"{self._path}: needs {self._total:,} bytes, {space.f_bavail * space.f_frsize:,} are free. "
@@ -114,16 +115,15 @@ class LocalSink:
                 self._direct = False
 
     def _settle(self) -> None:
-        os.ftruncate(self._descriptor, self._offset)
-        os.fsync(self._descriptor)
+        sync(self._descriptor, self._path)
         if not self._direct:
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         sync_directory(os.path.dirname(self._path))
 
     def _close_descriptor(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 class ObjectSink:

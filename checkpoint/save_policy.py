@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from checkpoint.budget import Bound, Recovery, RecoveryMode, affordable, longest_interval
@@ -20,6 +20,8 @@ from checkpoint.pls import LossShares, exact_expected_pls, expected_pls
 
 _EARLY = 1e-9
 _LEAST_FREE_S = 60.0
+_AGE_SAVES = 20
+"""A consistent save for its age costs at most a twentieth of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,15 @@ class Situation:
     run_s: float | None = None
     done_s: float = 0.0
     spent_pls: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (self.mtbf_s > 0.0 and self.done_s >= 0.0 and self.spent_pls >= 0.0 and (self.run_s or 1.0) > 0.0):
+            raise ValueError(f"times and what is spent cannot be negative, nor a mean time or a run 0: {self}")
+
+    @property
+    def rest_s(self) -> float | None:
+        """What is left of the run; none of one that takes longer than was expected."""
+        return None if self.run_s is None else max(0.0, self.run_s - self.done_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +83,7 @@ class SavePlan:
         interval_s: T_save.
         save_every_s: seconds between saves: r·T_save for ``cpr_*``, else T_save.
         full_every_s: seconds between full, consistent saves besides; inf: only the first.
+        consistent_age_s: age at which a consistent save is taken whatever else is due; inf: none.
         reason: why this one, with the numbers.
         full: the best full recovery can do.
         partial: the best partial recovery can do within the budget; ``None``: nothing is left of it.
@@ -85,6 +97,7 @@ class SavePlan:
     reason: str
     full: Option
     partial: Option | None
+    consistent_age_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +169,15 @@ class SavePolicy:
             reason,
             full,
             partial,
+            self._consistent_age_s(now),
         )
 
     def next_save_s(self, plan: SavePlan, history: SaveHistory) -> float:
         """When the next save is due, seconds of useful time; may lie in the past."""
         if plan.mode == "full":
             return (history.last_consistent_s or 0.0) + plan.save_every_s
-        return min((history.last_s or 0.0) + plan.save_every_s, _uncovered_until_s(plan, history))
+        aged_s = (history.last_consistent_s or 0.0) + plan.consistent_age_s
+        return min((history.last_s or 0.0) + plan.save_every_s, _uncovered_until_s(plan, history), aged_s)
 
     def due(self, plan: SavePlan, history: SaveHistory, now_s: float) -> SaveOrder | None:
         """The save that is due, if any.
@@ -178,7 +193,9 @@ class SavePolicy:
             return SaveOrder("delta" if delta else "full", consistent=True)
         last_s = history.last_consistent_s if plan.strategy == "partial_vanilla" else history.last_full_s
         consistent = last_s is None or now_s >= (1.0 - _EARLY) * min(
-            last_s + plan.full_every_s, _uncovered_until_s(plan, history)
+            last_s + plan.full_every_s,
+            _uncovered_until_s(plan, history),
+            (history.last_consistent_s or 0.0) + plan.consistent_age_s,
         )
         if plan.strategy == "partial_vanilla":
             return SaveOrder("delta" if delta else "full", consistent)
@@ -204,7 +221,7 @@ class SavePolicy:
         )
 
     def _full(self, now: Situation) -> Option:
-        bound = self._overridden(Bound(full_interval_s(now.costs.save_s, now.mtbf_s), "sqrt(2·save·MTBF)"))
+        bound = self._overridden(Bound(full_interval_s(now.costs.save_s, now.mtbf_s), "sqrt(2·save·MTBF)"), now)
         if now.run_s is not None and bound.interval_s > now.run_s:
             bound = Bound(now.run_s, "the length of the run")
         bound = Bound(max(bound.interval_s, now.costs.save_s, 1.0), bound.by)
@@ -215,22 +232,45 @@ class SavePolicy:
         if left <= 0.0:
             return None
         bound = longest_interval(left, now.mtbf_s, now.shares, now.run_s, now.done_s)
-        bound = min(bound, self._overridden(bound), key=lambda one: one.interval_s)
-        rest = 1.0 if now.run_s is None else (now.run_s - now.done_s) / now.run_s
-        exact = None
-        if now.run_s is not None:
-            exact = exact_expected_pls(bound.interval_s, now.mtbf_s, now.shares.mean, now.run_s, now.run_s - now.done_s)
+        bound = min(bound, self._overridden(bound, now), key=lambda one: one.interval_s)
+        rest, exact = 1.0, None
+        if now.run_s is not None and now.rest_s is not None:
+            rest = now.rest_s / now.run_s
+            exact = exact_expected_pls(bound.interval_s, now.mtbf_s, now.shares.mean, now.run_s, now.rest_s)
+        overhead = partial_overhead(bound.interval_s, now.costs, now.mtbf_s, self.extra_full_saves)
+        aged = self._aging(now)
         return Option(
             bound.interval_s,
             bound.by,
-            partial_overhead(bound.interval_s, now.costs, now.mtbf_s, self.extra_full_saves),
+            replace(overhead, saving=overhead.saving + aged),
             expected_pls(bound.interval_s, now.mtbf_s, now.shares.mean) * rest,
             exact,
         )
 
-    def _overridden(self, bound: Bound) -> Bound:
+    def _overridden(self, bound: Bound, now: Situation) -> Bound:
         given = self.config.interval_s
-        return bound if given is None else Bound(given, "checkpoint.interval_s")
+        if given is None:
+            return bound
+        least_s = self._least_s(now)
+        if given < least_s:
+            return Bound(least_s, f"checkpoint.interval_s={given:g}, lifted to what saving everything takes")
+        return Bound(given, "checkpoint.interval_s")
+
+    def _least_s(self, now: Situation) -> float:
+        """What saving everything takes, with the full saves besides."""
+        return max(1.0, now.costs.save_s * (1.0 + self.extra_full_saves))
+
+    def _consistent_age_s(self, now: Situation) -> float:
+        """``checkpoint.max_consistent_age_s`` where saving so often is cheap enough."""
+        age_s = self.config.max_consistent_age_s
+        return math.inf if age_s is None or age_s <= _AGE_SAVES * now.costs.save_s else age_s
+
+    def _aging(self, now: Situation) -> float:
+        """Portion of the time that saves for their age cost, if all of them come on top; where every save is of
+        everything they do not.
+        """
+        vanilla = self.config.strategy == "partial_vanilla"
+        return 0.0 if vanilla else now.costs.save_s / self._consistent_age_s(now)
 
     def _choose(self, now: Situation, full: Option, partial: Option | None) -> tuple[Strategy, str]:
         wanted, budget = self.config.strategy, self.config.pls_budget
@@ -239,7 +279,8 @@ class SavePolicy:
         spent = f"{now.spent_pls:.4g} of checkpoint.pls_budget={budget:g} is spent"
         if partial is None:
             return "full", f"{spent}: only full recovery spends no more"
-        tight_s = break_even_interval_s(now.costs, now.mtbf_s, full.overhead.total, self.extra_full_saves)
+        most = full.overhead.total - self._aging(now)
+        tight_s = break_even_interval_s(now.costs, now.mtbf_s, most, self.extra_full_saves)
         numbers = (
             f"partial recovery costs {_percent(partial)} at an interval of {_hours(partial.interval_s)} "
             f"(set by {partial.bounded_by}), full recovery {_percent(full)} at {_hours(full.interval_s)}"

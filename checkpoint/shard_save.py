@@ -29,7 +29,7 @@ KEPT_SHARE: Final = 0.14
 """Memory for kept rows and buffers of a consistent save, as a share of the rows: with what passes, at most 15 %."""
 
 Undo = Callable[[], None]
-OnCopied = Callable[[int, Tensor], Undo | None]
+OnCopied = Callable[[int, Tensor | slice], Undo | None]
 
 
 class ShardSave:
@@ -48,8 +48,9 @@ class ShardSave:
         selections: ids to save (piece-local int64, ascending, unique) by index of the piece; ``None`` or absent: all.
         encoding: of the weights.
         writer: of this process.
-        on_copied: called with (piece index, local ids) after a chunk was copied, such as to clear the rows' counters;
-            what it returns is called by ``fail``, last first.
+        on_copied: called with (piece index, local ids, or a range of them) after a chunk was copied, such as to clear
+            the rows' counters; what it returns is called by ``fail``, last first.
+        beside_bytes: what the caller keeps until a consistent save is complete; so much less is kept here.
         chunk_bytes: what is copied at once; no more than the writer's buffers but one hold.
         patience_s: longest time that storage may hold up a copy that cannot wait; then the save fails.
     """
@@ -64,6 +65,7 @@ class ShardSave:
         writer: ShardWriter,
         *,
         on_copied: OnCopied | None = None,
+        beside_bytes: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
         patience_s: float = 10.0,
     ) -> None:
@@ -78,7 +80,10 @@ class ShardSave:
         self._selections = _checked(selections, pieces)
         self._on_copied, self._patience_s = on_copied, patience_s
         chunk_bytes = min(chunk_bytes, writer.pool.bytes - writer.pool.buffer_bytes)  # so that a step need not wait
-        plans = split_files(plan_chunks(pieces, self._selections, encoding, chunk_bytes), writer.part_bytes(ticket.url))
+        chunks = plan_chunks(pieces, self._selections, encoding, chunk_bytes)
+        plans = list(split_files(chunks, writer.part_bytes(ticket.url)))
+        if pieces and not plans:
+            plans = [FilePlan(())]  # a file that says that nothing is to be saved, where none would say nothing
         self._files = [_File(plan, _name(shard_id, part)) for part, plan in enumerate(plans)]
         self._pending = [(file, number) for file in self._files for number in range(len(file.plan.chunks))][::-1]
         self._undos: list[Undo] = []
@@ -87,6 +92,7 @@ class ShardSave:
         self._preserver = None
         if ticket.consistent:
             capacity = int(KEPT_SHARE * sum(piece.nbytes for piece in pieces)) - writer.pool.bytes
+            capacity -= beside_bytes + beside_bytes // 8  # which is what allocating it costs on top
             self._preserver = Preserver(self._pieces, self._selections, capacity)
         self._cut = self._next_cut = first_cut(ticket.sequence)
         self.stall_s = time.perf_counter() - started
@@ -163,6 +169,9 @@ class ShardSave:
         try:
             if self._error is not None:
                 raise self._error
+            for file in self._files:
+                if not file.plan.chunks:
+                    self._packer_of(file)
             return self._entries(timeout_s)
         except Exception:
             self.fail()
@@ -246,7 +255,7 @@ class ShardSave:
             total = self._pieces[index].piece.rows if selected is None else selected.size
             preserver.copied(chunk, last_of_piece=chunk.end == total)
         self._next_cut = self._cut + 1
-        undo = self._on_copied(index, source.ids()) if self._on_copied is not None else None
+        undo = self._on_copied(index, source.rows()) if self._on_copied is not None else None
         if undo is not None:
             self._undos.append(undo)
 

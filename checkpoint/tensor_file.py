@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import torch
 
 from checkpoint.errors import SaveCorrupt
+from checkpoint.steady_file import ReadableFile
 
 _DTYPES: Final = {
     "F64": torch.float64,
@@ -43,7 +44,7 @@ class TensorSlot:
         return self.bytes // self.shape[0] if self.shape and self.shape[0] else 0
 
 
-def read_header(file: BinaryIO, file_bytes: int, where: str) -> dict[str, TensorSlot]:
+def read_header(file: ReadableFile, file_bytes: int, where: str) -> dict[str, TensorSlot]:
     """The tensors of a file by name (https://huggingface.co/docs/safetensors#format).
 
     Args:

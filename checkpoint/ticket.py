@@ -29,6 +29,8 @@ class SaveTicket(BaseModel):
     samples: int
     begun_unix_s: float
     tables: dict[str, TableSpec]
+    shards: tuple[int, ...] | None = None
+    """Those that own rows: the save is only complete with a file of each. ``None``: not known, and not checked."""
 
 
 def save_id(timeline: int, sequence: int, kind: SaveKind) -> str:

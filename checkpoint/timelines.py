@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from typing import Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from checkpoint.errors import SaveCorrupt
 from checkpoint.manifest import Manifest
+from checkpoint.sealed import seal, unseal
 from checkpoint.ticket import parse_save_id
+
+REMEDY: Final = (
+    "Without it nobody can say which saves a rollback hid: bring it back from a copy. Or move it, the later records "
+    "and the saves of its and later timelines away, to see the saves as they were before that rollback"
+)
+
+_FILE = re.compile(r"(\d{4,})\.json")
 
 
 class TimelineRecord(BaseModel):
-    """``timelines/{n:04d}.json``, written before anything of the timeline; timeline 0 has none."""
+    """``timelines/{n:04d}.json``, sealed, written before anything of the timeline; timeline 0 has none."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -22,15 +33,51 @@ class TimelineRecord(BaseModel):
     """The save it starts from; ``None`` when it starts from the beginning, so that it sees no older save."""
     opened_unix_s: float
 
+    @property
+    def file_name(self) -> str:
+        """Under ``timelines/``."""
+        return f"{self.timeline:04d}.json"
+
+    def to_text(self) -> bytes:
+        """What is in the file."""
+        return seal(self.model_dump_json())
+
+    @classmethod
+    def from_text(cls, text: bytes, number: int, where: str) -> TimelineRecord:
+        """Inverse of ``to_text``.
+
+        Raises:
+            SaveCorrupt: it is torn or altered, or cannot be the record of timeline ``number``.
+        """
+        try:
+            record = cls.model_validate(unseal(text, where))
+        except SaveCorrupt as error:
+            raise SaveCorrupt(f"{error}. {REMEDY}") from error
+        except ValidationError as error:
+            raise SaveCorrupt(f"{where}: {error}. {REMEDY}") from error
+        origin = None if record.from_save is None else parse_save_id(record.from_save)
+        if record.timeline != number:
+            raise SaveCorrupt(f"{where}: it is the record of timeline {record.timeline}. {REMEDY}")
+        if record.from_save is not None and (origin is None or origin[0] >= number):
+            raise SaveCorrupt(f"{where}: timeline {number} cannot start from save {record.from_save!r}. {REMEDY}")
+        return record
+
+
+def timeline_of(file_name: str) -> int | None:
+    """The timeline whose record a file is; ``None`` for any other file."""
+    match = _FILE.fullmatch(file_name)
+    return int(match[1]) if match else None
+
 
 def horizon(records: Mapping[int, TimelineRecord], timeline: int) -> dict[int, int | None]:
     """How far into each timeline one can see from ``timeline``.
 
+    Args:
+        records: of all timelines from 1 to ``timeline``.
+        timeline: where one is.
+
     Returns:
         Visible timelines, each with the youngest sequence that is visible; ``None`` where all are.
-
-    Raises:
-        KeyError: a timeline on the way has no record.
     """
     seen: dict[int, int | None] = {timeline: None}
     while timeline:
@@ -45,9 +92,12 @@ def horizon(records: Mapping[int, TimelineRecord], timeline: int) -> dict[int, i
 
 def visible(manifests: Iterable[Manifest], sight: Mapping[int, int | None]) -> list[Manifest]:
     """The saves within a horizon, oldest first."""
+    return sorted(
+        (save for save in manifests if is_within(sight, save.timeline, save.sequence)), key=lambda save: save.sequence
+    )
 
-    def is_seen(save: Manifest) -> bool:
-        limit = sight.get(save.timeline, -1)
-        return limit is None or save.sequence <= limit
 
-    return sorted((save for save in manifests if is_seen(save)), key=lambda save: save.sequence)
+def is_within(sight: Mapping[int, int | None], timeline: int, sequence: int) -> bool:
+    """Whether a save of that timeline and sequence is within a horizon."""
+    limit = sight.get(timeline, -1)
+    return limit is None or sequence <= limit

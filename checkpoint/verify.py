@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
 from checkpoint.catalog import SaveCatalog
-from checkpoint.chain import choose
+from checkpoint.chain import Chain, choose
 from checkpoint.checked_reader import CheckedReader
-from checkpoint.errors import CheckpointError, SaveCorrupt, SaveIncomplete, SaveNotFound, StorageError
+from checkpoint.errors import SaveCorrupt, SaveIncomplete, SaveNotFound, StorageError
 from checkpoint.listing import unusable
 from checkpoint.manifest import FileEntry, Manifest
 from checkpoint.opened import opened
@@ -28,7 +27,7 @@ class SaveCheck(BaseModel):
     bytes: int
     faults: tuple[str, ...]
     unusable: str | None
-    """Why it cannot be restored: a fault of its own, or in the rows of a save that it continues."""
+    """Why it cannot be restored: a fault of its own, or of the rows of a save that it continues."""
 
 
 class VerifyReport(BaseModel):
@@ -39,11 +38,13 @@ class VerifyReport(BaseModel):
     ok: bool
     saves: tuple[SaveCheck, ...]
     incomplete: tuple[str, ...]
-    """Directories of saves that were never completed; nobody reads them."""
-    damaged_manifests: dict[str, str] = {}
-    """Saves that cannot be read at all, with what is wrong; they are passed over."""
+    """Directories of saves that were never completed; nobody reads them, and they are no fault."""
+    damaged: dict[str, str]
+    """Saves whose manifest is damaged, so that they cannot be checked: id → what is wrong."""
+    timelines: str | None
+    """What is wrong with the records of timelines; nothing can be restored until it is put right."""
     newest: str | None
-    """What a restore would take now: the youngest undamaged save that continues undamaged rows."""
+    """What a restore would take now: the youngest save whose whole chain is undamaged."""
     newest_exact: str | None
     """What a full recovery or a resume would take."""
 
@@ -51,7 +52,7 @@ class VerifyReport(BaseModel):
 def verify(
     store: SaveCatalog, save_id: str | None = None, on_save: Callable[[str], None] = lambda save_id: None
 ) -> VerifyReport:
-    """Read every byte of every visible save, or of one and those it continues.
+    """Read every byte of every visible save, or of one and those it continues; and every record of a timeline.
 
     Args:
         store: of the run.
@@ -61,53 +62,59 @@ def verify(
     Raises:
         SaveNotFound: there is no such save, or no save at all.
         SaveIncomplete: the chain of ``save_id`` has a gap.
+        SaveCorrupt: the manifest of ``save_id`` is damaged.
     """
-    visible = store.list()
+    timelines = None
+    try:
+        visible = store.list()
+    except SaveCorrupt as error:
+        timelines, visible = str(error), store.list_all()
+    if save_id:
+        store.read_manifest(save_id)  # says more than that it is not among the visible ones
     manifests: Sequence[Manifest] = choose(visible, save_id=save_id).chain.saves if save_id else visible
-    broken = {} if save_id else _damaged_manifests(store)
-    if not manifests:
-        raise SaveNotFound(f"{store.url}: {'; '.join(broken.values()) or 'no complete save'}")
+    damaged = {} if save_id else store.damaged()
+    if not manifests and not damaged:
+        raise SaveNotFound(f"{store.url}: no complete save")
     faults: dict[str, list[str]] = {}
-    in_rows: dict[str, str] = {}
+    rows: dict[str, str] = {}
+    states: dict[str, str] = {}
     for save in manifests:
         on_save(save.save_id)
         found = [(file, fault) for file in save.files if (fault := _fault(store, save, file)) is not None]
         faults[save.save_id] = [fault for _, fault in found]
-        of_rows = [fault for file, fault in found if file.state is None]
-        if of_rows:
-            in_rows[save.save_id] = of_rows[0]
-    # A restore takes rows from the whole chain, states from its newest save alone.
-    judged = {name: in_rows | ({name: own[0]} if own else {}) for name, own in faults.items()}
+        for file, fault in found:
+            (rows if file.state is None else states).setdefault(save.save_id, fault)
     checks = [
         SaveCheck(
             save_id=save.save_id,
             files=len(save.files),
             bytes=sum(file.bytes for file in save.files),
             faults=tuple(faults[save.save_id]),
-            unusable=unusable(manifests, save.save_id, judged[save.save_id]),
+            unusable=unusable(manifests, save.save_id, rows, states),
         )
         for save in manifests
     ]
     return VerifyReport(
-        ok=not broken and all(check.unusable is None for check in checks),
+        ok=timelines is None and not damaged and all(check.unusable is None for check in checks),
         saves=tuple(checks),
-        incomplete=tuple(name for name in store.incomplete() if name not in broken),
-        damaged_manifests=broken,
-        newest=_newest(manifests, judged, exact=False),
-        newest_exact=_newest(manifests, judged, exact=True),
+        incomplete=tuple(store.incomplete()),
+        damaged=damaged,
+        timelines=timelines,
+        newest=None if timelines else _newest(manifests, rows, states, exact=False),
+        newest_exact=None if timelines else _newest(manifests, rows, states, exact=True),
     )
 
 
-def _damaged_manifests(store: SaveCatalog) -> dict[str, str]:
-    found = {}
-    for save_id in store.incomplete():
-        try:
-            store.read_manifest(save_id)
-        except SaveIncomplete:  # it has none: never completed
-            continue
-        except CheckpointError as error:
-            found[save_id] = str(error)
-    return found
+def check_rows(store: SaveCatalog, chain: Chain) -> None:
+    """Read every file of rows in a chain once.
+
+    Raises:
+        SaveCorrupt: one is missing or damaged.
+    """
+    for save in chain.saves:
+        for file in save.files:
+            if file.state is None and (fault := _fault(store, save, file)) is not None:
+                raise SaveCorrupt(fault)
 
 
 def _fault(store: SaveCatalog, save: Manifest, file: FileEntry) -> str | None:
@@ -127,10 +134,8 @@ def _fault(store: SaveCatalog, save: Manifest, file: FileEntry) -> str | None:
     return None
 
 
-def _newest(manifests: Sequence[Manifest], judged: Mapping[str, Mapping[str, str]], *, exact: bool) -> str | None:
-    for save in sorted(manifests, key=lambda save: save.sequence, reverse=True):
-        with suppress(SaveIncomplete):
-            return choose(
-                manifests, save_id=save.save_id, exact=exact, unusable=judged[save.save_id]
-            ).chain.newest.save_id
-    return None
+def _newest(manifests: Sequence[Manifest], rows: dict[str, str], states: dict[str, str], *, exact: bool) -> str | None:
+    try:
+        return choose(manifests, exact=exact, unusable=rows, stateless=states).chain.newest.save_id
+    except SaveNotFound:
+        return None

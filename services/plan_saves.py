@@ -19,6 +19,9 @@ from services.config import RunConfig
 from services.placement.memory import cost_of
 from services.saves_report import OverheadShares, SaveCosts, SaveOption, SavesReport
 
+_ID_BYTES = 8
+"""Of a row in a priority save."""
+
 
 def plan_saves(config: RunConfig, pieces: Sequence[Sequence[Piece]], shards_per_node: Sequence[int]) -> SavesReport:
     """What ``config.checkpoint`` comes to for ``pieces`` of each shard, shards counted through the nodes in order."""
@@ -30,6 +33,7 @@ def plan_saves(config: RunConfig, pieces: Sequence[Sequence[Piece]], shards_per_
     policy = SavePolicy(settings, config.embedding.optimizer)
     plan = policy.plan(Situation(costs, mtbf_s, shares, settings.expected_run_s))
     assert plan.partial is not None  # nothing is spent yet
+    full_every_s = min(plan.full_every_s, plan.consistent_age_s)
     flat = [piece for own in pieces for piece in own]
     chosen = prioritized(_rows(flat)) if plan.strategy.startswith("cpr_") else ()
     full_bytes = sum(saved_bytes)
@@ -39,7 +43,7 @@ def plan_saves(config: RunConfig, pieces: Sequence[Sequence[Piece]], shards_per_
         reason=plan.reason,
         interval_s=plan.interval_s,
         save_every_s=plan.save_every_s,
-        full_every_s=plan.full_every_s if math.isfinite(plan.full_every_s) else None,
+        full_every_s=full_every_s if math.isfinite(full_every_s) else None,
         full_bytes=full_bytes,
         save_bytes=_save_bytes(config, flat, chosen) if chosen else full_bytes,
         tracker_bytes=sum(_tracker_bytes(config, plan, piece) for piece in flat if piece.table in chosen),
@@ -104,9 +108,16 @@ def piece_save_bytes(config: RunConfig, piece: Piece) -> int:
 
 
 def _save_bytes(config: RunConfig, pieces: Sequence[Piece], chosen: Sequence[str]) -> int:
-    """Of a priority save: r of the rows of prioritized tables, all rows of the others."""
-    fraction = config.checkpoint.priority_fraction
-    return sum(int(piece_save_bytes(config, piece) * (fraction if piece.table in chosen else 1.0)) for piece in pieces)
+    """Of a priority save: r of the rows of prioritized tables, with their ids, and all rows of the others."""
+
+    def of(piece: Piece) -> int:
+        whole = piece_save_bytes(config, piece)
+        if piece.table not in chosen:
+            return whole
+        rows = max(1, int(config.checkpoint.priority_fraction * piece.rows))
+        return rows * (whole // piece.rows + _ID_BYTES)
+
+    return sum(map(of, pieces))
 
 
 def _tracker_bytes(config: RunConfig, plan: SavePlan, piece: Piece) -> int:

@@ -11,7 +11,7 @@ from checkpoint.priority.threshold import largest
 from checkpoint.priority.tracker import Rows, TensorSpec, Undo, Watched, bytes_of
 
 _SAVED = "saved_path"
-_CHUNK_NUMEL = 1 << 18
+_CHUNK_NUMEL = 1 << 15
 
 
 class AdagradTracker:
@@ -57,7 +57,11 @@ class AdagradTracker:
         """These rows are saved as they are now."""
         saved = self._saved[piece]
         before = saved[rows].clone()
-        saved[rows] = self._path(piece, rows)
+        ids = range(saved.numel())[rows] if isinstance(rows, slice) else rows
+        for start in range(0, len(ids), self._step(piece)):
+            part = ids[start : start + self._step(piece)]
+            some = slice(part.start, part.stop) if isinstance(part, range) else part
+            saved[some] = self._path(piece, some)
         return Undo(piece, rows, before)
 
     def give_back(self, undo: Undo) -> None:
@@ -78,6 +82,10 @@ class AdagradTracker:
         return roots if roots.dim() == 1 else roots.sum(1)
 
     def _parts(self, piece: int) -> list[slice]:
+        step = self._step(piece)
+        return [slice(start, start + step) for start in range(0, self._sums[piece].shape[0], step)]
+
+    def _step(self, piece: int) -> int:
+        """Rows to compute at once."""
         sums = self._sums[piece]
-        step = max(1, _CHUNK_NUMEL * sums.shape[0] // sums.numel())
-        return [slice(start, start + step) for start in range(0, sums.shape[0], step)]
+        return max(1, _CHUNK_NUMEL * sums.shape[0] // sums.numel())

@@ -40,13 +40,15 @@ class DirtyRows:
     def clear(self, piece: int, rows: Rows) -> Undo:
         """These rows are saved."""
         marks = self._marks[piece]
-        taken = marks[rows].clone()
+        taken = np.packbits(marks[rows].numpy())
         marks[rows] = 0
-        return Undo(piece, rows, taken)
+        return Undo(piece, rows, torch.from_numpy(taken))
 
     def give_back(self, undo: Undo) -> None:
         """They are not: what was dirty is so again."""
-        self._marks[undo.piece][undo.rows] |= undo.values
+        marks = self._marks[undo.piece]
+        count = marks[undo.rows].numel()
+        marks[undo.rows] |= torch.from_numpy(np.unpackbits(undo.values.numpy(), count=count))
 
     def tensors(self) -> dict[str, Tensor]:
         """The marks of all watched pieces, end to end."""

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from checkpoint.priority.round_robin import RoundRobin
 from checkpoint.priority.sampling import PushSampler
-from checkpoint.priority.sweep import Sweep
 from checkpoint.priority.threshold import largest
-from checkpoint.priority.tracker import Rows, TensorSpec, Undo, Watched, bytes_of
+from checkpoint.priority.tracker import Rows, TensorSpec, Undo, Watched, bytes_of, compact
 
 _COUNTS = "access_counters"
 _CAP = 1 << 30
@@ -30,7 +30,7 @@ class MfuTracker:
         self._flat = tensors[_COUNTS]
         self._counts = watched.split(self._flat, {index: watched.pieces[index].rows for index in watched.indices})
         self._sampler = PushSampler(every, seed)
-        self._sweep = Sweep(watched)
+        self._turns = RoundRobin(watched)
         self._ones = torch.ones(0, dtype=torch.int32)
         self._since_cap = 0
         self._flat.clamp_(max=_CAP)
@@ -56,7 +56,7 @@ class MfuTracker:
     def select(self, piece: int, count: int) -> Tensor:
         """The ``count`` most accessed rows; then rows in turn, unless every push counts: no other was touched then."""
         chosen = largest(self._counts[piece], count)
-        return chosen if self.every == 1 else self._sweep.fill(piece, chosen, count)
+        return chosen if self.every == 1 else self._turns.fill(piece, chosen, count)
 
     def pending_accesses(self, piece: int) -> int:
         """Accesses of a watched piece's rows since each was saved; an estimate when not every push counts."""
@@ -65,7 +65,7 @@ class MfuTracker:
     def clear(self, piece: int, rows: Rows) -> Undo:
         """Zero the counters of saved rows."""
         counts = self._counts[piece]
-        taken = counts[rows].clone()
+        taken = compact(counts[rows])
         counts[rows] = 0
         return Undo(piece, rows, taken)
 
@@ -74,7 +74,7 @@ class MfuTracker:
         if isinstance(undo.rows, slice):
             self._counts[undo.piece][undo.rows] += undo.values
         else:
-            self._counts[undo.piece].index_add_(0, undo.rows, undo.values)
+            self._counts[undo.piece].index_add_(0, undo.rows, undo.values.int())
 
     def tensors(self) -> dict[str, Tensor]:
         """The counters of all watched pieces, end to end."""

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from checkpoint.priority.round_robin import RoundRobin
 from checkpoint.priority.sampling import PushSampler
-from checkpoint.priority.sweep import Sweep
 from checkpoint.priority.tracker import Rows, TensorSpec, Undo, Watched, bytes_of
 
 _LIST = "recent_rows"
@@ -39,7 +39,7 @@ class SsuTracker:
         self._lists = {index: part.numpy() for index, part in watched.split(self._flat, sizes).items()}
         self._sizes = {index: np.uint64(size) for index, size in sizes.items()}
         self._sampler = PushSampler(every, seed)
-        self._sweep = Sweep(watched)
+        self._turns = RoundRobin(watched)
         self._random = np.random.default_rng(seed)
         self._multiplier = np.uint64(random.Random(seed).getrandbits(64) | 1)
 
@@ -70,7 +70,7 @@ class SsuTracker:
             chosen = self._random.choice(rows.numpy(), count, replace=False)
             chosen.sort()
             return torch.from_numpy(chosen)
-        return self._sweep.fill(piece, rows, count)
+        return self._turns.fill(piece, rows, count)
 
     def clear(self, piece: int, rows: Rows) -> Undo:
         """Saved rows leave the list."""

@@ -69,6 +69,8 @@ class Watched:
 
     def ranges(self, offsets: Tensor) -> Iterator[tuple[int, slice]]:
         """(piece index, where its ids are) of one request with offsets T·B+1 over all T pieces of the shard."""
+        if offsets.numel() <= 1:  # B or T is 0
+            return
         edges = offsets.numpy()[:: (offsets.numel() - 1) // len(self.pieces)].tolist()
         for index in self.indices:
             yield index, slice(edges[index], edges[index + 1])
@@ -105,3 +107,10 @@ class PriorityTracker(Protocol):
 def bytes_of(tensors: Mapping[str, Tensor]) -> int:
     """Bytes of all of them."""
     return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def compact(counts: Tensor) -> Tensor:
+    """Counts (int32, none negative) in the smallest type that holds them: most are small, and undoing keeps them."""
+    largest = int(counts.max()) if counts.numel() else 0
+    dtype = torch.uint8 if largest < 1 << 8 else torch.int16 if largest < 1 << 15 else torch.int32
+    return counts.to(dtype, copy=True)

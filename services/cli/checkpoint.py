@@ -45,7 +45,8 @@ def inspect(place: _Place, save: _SaveId = None, as_json: AsJson = False) -> int
     from services.cli.checkpoint_views import save_view
     from services.cli.output import show
 
-    view = SaveView.of(choose(find_run(place).list(), save_id=save).chain.newest)
+    catalog = find_run(place)
+    view = SaveView.of(catalog.read_manifest(save) if save else choose(catalog.list()).chain.newest)
     show(save_view(view), view.model_dump_json(), as_json=as_json)
     return DONE
 

@@ -27,6 +27,7 @@ def listing_view(listing: Listing) -> RenderableType:
         style = "red" if save.unusable else ""
         table.add_row(save.save_id, count(save.samples), size(save.bytes), written, cut, save.parent or "", style=style)
     faults = [Text(f"{save.save_id}: {save.unusable}", style="red") for save in listing.saves if save.unusable]
+    faults += [Text(f"{save_id}: {fault}", style="red") for save_id, fault in listing.damaged.items()]
     gone = [Text(f"{save_id} is no save: {fault}", style="yellow") for save_id, fault in listing.incomplete.items()]
     return Group(f"run {listing.run} in {listing.url}: {len(listing.saves)} saves", table, *faults, *gone)
 
@@ -64,7 +65,9 @@ def verify_view(report: VerifyReport) -> RenderableType:
     faults = [
         Text(fault, style="red") for save in report.saves for fault in save.faults or filter(None, [save.unusable])
     ]
-    faults += [Text(fault, style="red") for fault in report.damaged_manifests.values()]
+    faults += [Text(f"{save_id}: {fault}", style="red") for save_id, fault in report.damaged.items()]
+    if report.timelines:
+        faults.append(Text(report.timelines, style="red"))
     gone = f"; never completed, ignored: {', '.join(report.incomplete)}" if report.incomplete else ""
     last = f"a restore takes {report.newest or 'none'}, a full recovery {report.newest_exact or 'none'}{gone}"
     return Group(table, *faults, Text(last))

@@ -52,5 +52,6 @@ def open_saver(
         for table, rows in placed.rows.items()
     }
     planner = SavePlanner(config, placed.pieces, assignment.shards_per_node)
-    round_ = SaveRound(config.checkpoint, directory, store, tables, len(placed.pieces), state, phase)
+    owners = [shard_id for shard_id, own in enumerate(placed.pieces) if own]
+    round_ = SaveRound(config.checkpoint, directory, store, tables, owners, state, phase)
     return Saver(config, store, timeline, planner, round_, progress, training, event, say, saved)

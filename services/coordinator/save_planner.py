@@ -8,7 +8,7 @@ from typing import Any
 
 from checkpoint.budget import Recovery
 from checkpoint.manifest import SaveKind
-from checkpoint.mtbf import believed_mtbf_s
+from checkpoint.mtbf import believed_mtbf_s, estimate_mtbf
 from checkpoint.piece import Piece
 from checkpoint.pls import ShardLoss, charge, covered_samples
 from checkpoint.save_policy import SaveHistory, SaveOrder, SavePlan, SavePolicy, Situation
@@ -38,9 +38,11 @@ class SavePlanner:
         self.row_losing_failures = 0
         self.spent_pls = 0.0
         self.effective_pls: float | None = 0.0
-        self.plan = self._policy.plan(
-            Situation(self._costs, believed_mtbf_s(self._settings.mtbf_s, 0, 0.0), self._shares)
-        )
+        self.mtbf_s = believed_mtbf_s(self._settings.mtbf_s, 0, 0.0)
+        """Mean time between failures that lose rows, of the plan."""
+        self.observed_mtbf = estimate_mtbf(0, 0.0)
+        """What this run alone tells of it."""
+        self.plan = self._policy.plan(Situation(self._costs, self.mtbf_s, self._shares))
 
     def replan(self, useful_s: float, trained_samples: int, total_samples: int) -> SavePlan:
         """The plan as of now; the length of the run follows from its speed so far."""
@@ -48,6 +50,7 @@ class SavePlanner:
         if trained_samples and useful_s > 0.0:
             run_s = max(useful_s, useful_s * total_samples / trained_samples)
         mtbf_s = believed_mtbf_s(self._settings.mtbf_s, self.row_losing_failures, useful_s)
+        self.mtbf_s, self.observed_mtbf = mtbf_s, estimate_mtbf(self.row_losing_failures, useful_s)
         self.plan = self._policy.plan(
             Situation(self._costs, mtbf_s, self._shares, run_s, min(useful_s, run_s or useful_s), self.spent_pls)
         )

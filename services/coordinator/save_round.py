@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,16 +60,15 @@ class SaveRound:
         directory: Directory,
         store: CheckpointStore,
         tables: Mapping[str, TableSpec],
-        shards: int,
+        owners: Collection[int],
         state: Callable[[], RunState],
         phase: Callable[[Phase], None],
     ) -> None:
-        """``shards``: how many there have to be.
-
-        ``state`` is called at the cut, with every trainer paused if the save is consistent.
+        """``owners``: ids of the shards that own rows; no save is complete without all of them. ``state`` is called at
+        the cut, with every trainer paused if the save is consistent.
         """
         self._config, self._directory, self._store, self._tables = config, directory, store, tables
-        self._shards, self._state, self._phase = shards, state, phase
+        self._owners, self._state, self._phase = frozenset(owners), state, phase
         self.abort = threading.Event()
 
     def take(self, order: SaveOrder, timeline: int, parent: str | None) -> Saved:
@@ -82,8 +81,9 @@ class SaveRound:
         started = time.perf_counter()
         self.abort.clear()
         shards, trainers = ([one for one in self._directory.all(role) if one.ready] for role in ("shard", "trainer"))
-        if len(shards) < self._shards:
-            raise SaveAbandonedError(f"{self._shards - len(shards)} shards are being replaced")
+        absent = sorted(self._owners - {shard.address.index for shard in shards})
+        if absent:
+            raise SaveAbandonedError(f"shards {absent} are being replaced")
         state = self._state()
         ticket = self._store.begin(
             order.kind,
@@ -92,6 +92,7 @@ class SaveRound:
             consistent=order.consistent,
             tables=self._tables,
             parent=None if order.kind == "full" else parent,
+            shards=sorted(self._owners),
         )
         try:
             if order.consistent:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 import traceback
@@ -128,6 +129,7 @@ class Saver:
             or (before.mode, before.strategy) != (plan.mode, plan.strategy)
             or not (0.5 < plan.interval_s / before.interval_s < 2.0)
         ):
+            observed = self.planner.observed_mtbf
             self._event(
                 "save_plan",
                 mode=plan.mode,
@@ -136,6 +138,9 @@ class Saver:
                 save_every_s=plan.save_every_s,
                 reason=plan.reason,
                 spent_pls=self.planner.spent_pls,
+                mtbf_s=self.planner.mtbf_s,
+                mtbf_low_s=observed.low_s,
+                mtbf_high_s=observed.high_s if math.isfinite(observed.high_s) else None,
             )
             if before is not None:
                 verb = "tightened" if plan.interval_s < before.interval_s else "loosened"

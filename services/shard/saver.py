@@ -69,6 +69,8 @@ class ShardSaver:
         selections = tracking.selections(ticket.kind)
         self._undos = []
         memory.saving = True
+        if ticket.consistent:
+            self._undos.append(tracking.cut(selections))
         self._save = ShardSave(
             ticket,
             self._shard_id,
@@ -77,10 +79,9 @@ class ShardSaver:
             encoding,
             self._writer,
             on_copied=tracking.on_copied,
+            beside_bytes=tracking.most_undo_bytes(selections) if ticket.consistent else 0,
             patience_s=patience_s,
         )
-        if ticket.consistent:
-            self._undos.append(tracking.cut(selections))
         self.consistent = ticket.consistent
 
     def before_update(self, ids: Tensor, starts: Sequence[int]) -> None:

@@ -66,6 +66,8 @@ class Tracking:
         self._uncovered: dict[int, int] = {}
         self._taken = 0  # by the save under way
         self._cut = False  # it is consistent
+        self.undo_bytes = 0
+        """What it takes to undo the save under way; without the rows that SCAR keeps, as many again as were saved."""
 
     @staticmethod
     def specs(spec: TrackingSpec, pieces: Sequence[Piece], row_type: str) -> dict[str, ArraySpec]:
@@ -123,6 +125,7 @@ class Tracking:
         """The rows to save, by piece; pieces without priorities whole."""
         self._uncovered = dict(enumerate(self._rows))
         self._taken, self._cut = 0, False
+        self.undo_bytes = 0
         if kind == "priority":
             fraction = self._spec.priority_fraction
             return {
@@ -148,6 +151,7 @@ class Tracking:
             for index, rows in enumerate(self._rows):
                 chosen = selections.get(index)
                 undos.append(self._dirty.clear(index, slice(0, rows) if chosen is None else chosen))
+                self.undo_bytes += undos[-1].values.nbytes
 
         def undo() -> None:
             for one in undos:
@@ -156,27 +160,44 @@ class Tracking:
 
         return undo
 
-    def on_copied(self, piece: int, ids: Tensor) -> Callable[[], None]:
-        """Rows ``ids`` of a piece were copied in this cut; what is returned takes that back."""
-        before, rows = int(self._pending[piece]), _rows(ids)
+    def most_undo_bytes(self, selections: Mapping[int, Tensor | None]) -> int:
+        """What it may take to undo a save of these rows, after ``cut``; of SCAR without the rows that it keeps.
+
+        A counter that is taken back is one byte (``compact``), a path of Adagrad four.
+        """
+        row_bytes = 1 + (4 if isinstance(self._tracker, AdagradTracker) else 0)
+        watched = self._meter.watched.indices
+        chosen = {index: selections.get(index) for index in watched}
+        rows = sum(self._rows[index] if ids is None else ids.numel() for index, ids in chosen.items())
+        return self.undo_bytes + row_bytes * rows
+
+    def on_copied(self, piece: int, rows: Rows) -> Callable[[], None]:
+        """Rows of a piece were copied in this cut; what is returned takes that back."""
+        before = int(self._pending[piece])
+        count = rows.stop - rows.start if isinstance(rows, slice) else rows.numel()
         undos: list[Callable[[], None]] = []
         taken = None
         if piece in self._meter.watched.indices:
             taken = self._meter.clear(piece, rows)
             undos.append(partial(self._meter.give_back, taken))
+            self.undo_bytes += taken.values.nbytes
             if self._tracker is not self._meter and piece in self._tracker.watched.indices:
-                undos.append(partial(self._tracker.give_back, self._tracker.clear(piece, rows)))
+                cleared = self._tracker.clear(piece, rows)
+                undos.append(partial(self._tracker.give_back, cleared))
+                self.undo_bytes += 0 if isinstance(self._tracker, ScarTracker) else cleared.values.nbytes
         if taken is not None and not isinstance(rows, slice):
             seen = int(taken.values.sum(dtype=torch.int64)) * self._meter.every
         else:  # rows in a row are as good as any others: their part of what is left
-            seen = -(-before * ids.numel() // max(1, self._uncovered[piece]))
-        self._uncovered[piece] -= ids.numel()
+            seen = -(-before * count // max(1, self._uncovered[piece]))
+        self._uncovered[piece] -= count
         if self._uncovered[piece] <= 0:  # all of it is saved: what an estimate left over goes
             seen = before
         self._pending[piece] = before - seen
         self._taken += seen
         if self._dirty is not None and not self._cut:
-            undos.append(partial(self._dirty.give_back, self._dirty.clear(piece, rows)))
+            marks = self._dirty.clear(piece, rows)
+            undos.append(partial(self._dirty.give_back, marks))
+            self.undo_bytes += marks.values.nbytes
 
         def undo() -> None:
             self._pending[piece] += seen
@@ -198,10 +219,3 @@ def _tracker(
     if spec.strategy == "cpr_adagrad":
         return AdagradTracker(watched, state, [piece.states["sum"] for piece in rows])
     return NoTracker(watched)
-
-
-def _rows(ids: Tensor) -> Rows:
-    """A range where they are one: several times faster than their ids."""
-    count = ids.numel()
-    first = int(ids[0]) if count else 0
-    return slice(first, first + count) if not count or int(ids[-1]) - first + 1 == count else ids

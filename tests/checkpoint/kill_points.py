@@ -47,10 +47,11 @@ def arm(folder: Path, log: Path, kill: KillPoint | None) -> None:
             half = len(data) // 2
             action(descriptor, data[: half - half % 4096 if name == "pwrite" else half], *offset)  # O_DIRECT: pages
             os.kill(os.getpid(), signal.SIGKILL)
-        result = action(*arguments)
-        if here is not None:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
+        try:
+            return action(*arguments)
+        finally:  # also when the call was refused
+            if here is not None:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     def opening(real: Any) -> Any:
         def call(path: Any, flags: int, *rest: Any, **named: Any) -> int:

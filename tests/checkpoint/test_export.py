@@ -128,6 +128,25 @@ def test_dtype(tmp_path: Path, format: ExportFormat, dtype: ExportDtype, torch_d
     assert torch.equal(state[key], tables[2].weight.to(torch_dtype))
 
 
+@pytest.mark.parametrize(("format", "passes"), [("torchrec", 1), ("safetensors", 2)])
+def test_the_saves_are_not_read_once_for_every_table(tmp_path: Path, format: ExportFormat, passes: int) -> None:
+    generator = torch.Generator().manual_seed(3)
+    tables = [Table.random(f"C{index}", 500, DIM, "exact_sgd", generator) for index in range(12)]
+    shard = [table.cut(table.piece(0, 500)) for table in tables]
+    write_save(tmp_path, FULL, {table.name: table.spec for table in tables}, [shard])
+    catalog = SaveCatalog(str(tmp_path), run="r")
+    chain = choose(catalog.list()).chain
+    before = _bytes_read()
+    export(catalog, chain, tmp_path / "model", format=format)
+    stored = sum(file.bytes for file in chain.newest.files)
+    assert _bytes_read() - before < (passes + 0.5) * stored
+
+
+def _bytes_read() -> int:
+    """By this process, from wherever."""
+    return int(next(line for line in Path("/proc/self/io").read_text().splitlines() if "rchar" in line).split()[1])
+
+
 def test_safetensors_say_what_they_were_made_of(tmp_path: Path) -> None:
     catalog, _, _ = _saved(tmp_path, "dlrm")
     export(catalog, choose(catalog.list()).chain, tmp_path / "m.safetensors", format="safetensors")

@@ -51,7 +51,7 @@ def _manifests(draw: DrawFn) -> Manifest:
     segments = st.lists(_segments(tables), max_size=3).map(tuple) if tables else st.just(())
     files = st.builds(
         FileEntry,
-        path=_TEXT,
+        path=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}", fullmatch=True),
         bytes=_COUNT,
         checksum=_TEXT,
         shard_id=st.none() | st.integers(),

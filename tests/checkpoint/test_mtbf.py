@@ -49,3 +49,6 @@ def test_nonsense_is_refused() -> None:
         estimate_mtbf(-1, 1.0)
     with pytest.raises(ValueError, match=r"confidence 1\.0"):
         estimate_mtbf(1, 1.0, 1.0)
+    for seconds in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="cannot be estimated"):
+            estimate_mtbf(1, seconds)

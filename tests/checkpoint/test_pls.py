@@ -83,3 +83,8 @@ def test_a_round_of_priority_saves_covers_like_a_save_of_everything() -> None:
     saves.append(("delta", 70))
     assert covered_samples(saves, 0.25) == 70
     assert covered_samples([("full", 5), ("priority", 9)], 1.0) == 9
+
+
+def test_a_run_without_samples_has_no_pls() -> None:
+    with pytest.raises(ValueError, match="a run of 0 samples has no PLS"):
+        charge([ShardLoss(0, 0.5, 10)], 0)

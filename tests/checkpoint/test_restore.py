@@ -13,6 +13,7 @@ from checkpoint.piece import Piece
 from checkpoint.read_state import read_state
 from checkpoint.restore import DamagedSave, restore, restore_newest
 from checkpoint.store import CheckpointStore
+from checkpoint.timelines import TimelineRecord
 from tests.checkpoint.saves import Rows, Table, column_wise, row_wise, write_save
 from tests.checkpoint.small_run import DELTA_2, DELTA_3, DELTA_4, FULL, newest_chain, save_full, specs_of, three_tables
 
@@ -216,9 +217,8 @@ def test_the_later_cut_wins_whatever_the_order_of_saves(tmp_path: Path) -> None:
     # A later timeline beats any cut of the one before.
     rows = Rows(piece, torch.full((2, 8), -1.0), ids=torch.tensor([0, 16]), cut=2)
     (tmp_path / "timelines").mkdir()
-    (tmp_path / "timelines" / "0001.json").write_text(
-        f'{{"timeline":1,"parent":0,"from_save":"{DELTA_3}","opened_unix_s":0.0}}'
-    )
+    record = TimelineRecord(timeline=1, parent=0, from_save=DELTA_3, opened_unix_s=0.0)
+    (tmp_path / "timelines" / "0001.json").write_bytes(record.to_text())
     write_save(tmp_path, "0001-00000004-delta", {"small": table.spec}, [[rows]], parent=DELTA_3)
     found = table.room(piece)
     report = restore_newest(CheckpointStore(str(tmp_path), run="r"), [found])

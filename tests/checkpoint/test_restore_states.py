@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from checkpoint.errors import SaveNotFound
-from checkpoint.restore import restore_newest, restore_with_states
+from checkpoint.restore import restore_newest
 from checkpoint.store import CheckpointStore
 from checkpoint.verify import verify
 from tests.checkpoint.saves import Table, write_save
@@ -40,9 +40,9 @@ def _flip(url: Path, save_id: str, name: str) -> None:
 def test_rows_and_states_of_the_newest_save(tmp_path: Path) -> None:
     store, table = _saved(tmp_path)
     rows = table.room(table.piece(0, 1003))
-    restored = restore_with_states(store, [rows], (DENSE, "rng"))
+    restored = restore_newest(store, [rows], states=(DENSE, "rng"))
     table.assert_equal(rows)
-    assert (restored.report.save_ids[-1], restored.report.skipped) == (DELTA_3, ())
+    assert (restored.save_ids[-1], restored.skipped) == (DELTA_3, ())
     assert {name: state["model.w"].tolist() for name, state in restored.states.items()} == {
         DENSE: [3.0] * 3,
         "rng": [3.0] * 3,
@@ -54,26 +54,26 @@ def test_damage_to_either_falls_back_for_both(tmp_path: Path, file: str) -> None
     store, table = _saved(tmp_path)
     _flip(tmp_path, DELTA_3, file)
     rows = table.room(table.piece(0, 1003))
-    restored = restore_with_states(store, [rows], (DENSE,))
-    assert restored.report.save_ids == (FULL, DELTA_2)
+    restored = restore_newest(store, [rows], states=(DENSE,))
+    assert restored.save_ids == (FULL, DELTA_2)
     assert restored.states[DENSE]["model.w"].tolist() == [2.0] * 3
     assert rows.weights[1].tolist() == [2.0] * 12
     assert rows.weights[2].tolist() != [3.0] * 12
-    assert [skipped.save_id for skipped in restored.report.skipped] == [DELTA_3]
-    assert f"save {DELTA_3}, file {file}: checksum" in str(restored.report)
+    assert [skipped.save_id for skipped in restored.skipped] == [DELTA_3]
+    assert f"save {DELTA_3}, file {file}: checksum" in str(restored)
 
 
 def test_a_state_that_was_not_asked_for_is_not_read(tmp_path: Path) -> None:
     store, table = _saved(tmp_path)
     _flip(tmp_path, DELTA_3, FILE)
-    assert restore_with_states(store, [], ("rng",)).report.samples == 3
+    assert restore_newest(store, [], states=("rng",)).samples == 3
     assert restore_newest(store, [table.room(table.piece(0, 9))]).samples == 3
 
 
 def test_a_state_in_no_save_is_refused_with_those_there_are(tmp_path: Path) -> None:
     store, table = _saved(tmp_path)
     with pytest.raises(SaveNotFound, match=r"none of 3 saves .* no state 'center'; it has 'dense/trainer-0', 'rng'"):
-        restore_with_states(store, [table.room(table.piece(0, 9))], ("center",))
+        restore_newest(store, [table.room(table.piece(0, 9))], states=("center",))
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["flipped", "missing"])
@@ -88,9 +88,9 @@ def test_of_older_saves_only_the_rows_count(tmp_path: Path, gone: bool) -> None:
     assert [save.unusable is None for save in report.saves] == [False, False, True]
     assert (report.newest, report.newest_exact, report.ok) == (DELTA_3, DELTA_3, False)
     rows = table.room(table.piece(0, 1003))
-    restored = restore_with_states(store, [rows], (DENSE,), exact=True)
+    restored = restore_newest(store, [rows], states=(DENSE,), exact=True)
     table.assert_equal(rows)
-    assert (restored.report.save_ids[-1], restored.report.skipped) == (report.newest, ())
+    assert (restored.save_ids[-1], restored.skipped) == (report.newest, ())
 
 
 def test_damaged_rows_of_an_older_save_do_count(tmp_path: Path) -> None:
@@ -104,4 +104,4 @@ def test_damaged_rows_of_an_older_save_do_count(tmp_path: Path) -> None:
     assert f"it continues {DELTA_2}, and save {DELTA_2}, file shard-0000" in report.saves[2].unusable
     assert report.newest is None
     with pytest.raises(SaveNotFound, match="none of 3 saves can be used"):
-        restore_with_states(store, [three_tables("exact_sgd")[0].room(three_tables()[0].piece(0, 9))], (DENSE,))
+        restore_newest(store, [three_tables("exact_sgd")[0].room(three_tables()[0].piece(0, 9))], states=(DENSE,))

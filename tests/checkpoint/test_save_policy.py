@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from checkpoint.budget import affordable, longest_interval
 from checkpoint.checkpoint_config import CheckpointConfig
 from checkpoint.overhead import Costs
-from checkpoint.pls import LossShares, loss_shares
+from checkpoint.pls import LossShares, exact_expected_pls, loss_shares
 from checkpoint.save_policy import SaveHistory, SaveOrder, SavePolicy, Situation
 from tests.checkpoint.headline import COSTS, HOUR, MTBF_S, situation
 
@@ -172,3 +174,69 @@ def test_decisions_depend_on_arguments_alone() -> None:
     first = chosen.plan(situation())
     chosen.plan(situation(mtbf_s=MTBF_S / 9, spent_pls=0.1))
     assert chosen.plan(situation()) == first
+
+
+def test_a_given_interval_below_what_a_save_takes_is_lifted_and_not_blamed_on_the_budget() -> None:
+    for strategy in ("cpr_mfu", "partial_vanilla"):
+        plan = policy(strategy=strategy, interval_s=1.0).plan(situation())
+        assert (plan.mode, plan.strategy, plan.interval_s) == ("partial", strategy, 330.0)
+        assert "set by checkpoint.interval_s=1, lifted to what saving everything takes" in plan.reason
+    assert policy(strategy="full", interval_s=1.0).plan(situation()).interval_s == 330.0
+    assert policy(strategy="cpr_mfu", interval_s=1.0, full_every_rounds=4).plan(situation()).interval_s == 330.0 * 1.25
+
+
+def test_a_run_that_takes_longer_than_expected_expects_to_lose_nothing_more() -> None:
+    plan = policy().plan(situation(done_s=60 * HOUR))
+    assert plan.partial is not None
+    assert (plan.partial.expected_pls, plan.partial.exact_expected_pls) == (0.0, 0.0)
+    assert exact_expected_pls(HOUR, 28 * HOUR, 1 / 8, 56 * HOUR, -4 * HOUR) == 0.0
+
+
+@pytest.mark.parametrize("changes", [{"mtbf_s": math.nan}, {"mtbf_s": 0.0}, {"done_s": -1.0}, {"spent_pls": math.nan}])
+def test_impossible_situations_are_refused(changes: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="cannot be negative"):
+        situation(**changes)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("pls_budget", 0.0, "checkpoint.strategy=full"),
+        ("pls_budget", math.nan, "finite number"),
+        ("priority_fraction", 0.005, "greater than or equal to 0.01"),
+        ("mtbf_s", math.inf, "finite number"),
+        ("interval_s", math.nan, "finite number"),
+        ("expected_run_s", math.inf, "finite number"),
+        ("max_consistent_age_s", 0.0, "greater than 0"),
+        ("costs", {"save_s": math.inf}, "finite number"),
+        ("retention", {"keep_every_s": math.nan}, "finite number"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(setting: str, value: object, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        CheckpointConfig(**{setting: value})
+
+
+def test_the_newest_consistent_save_never_becomes_older_than_allowed() -> None:
+    cheap = replace(situation(), costs=CHEAP)
+    for strategy in ("cpr_mfu", "partial_vanilla"):
+        chosen = policy(strategy=strategy, free_overhead=0.0)
+        plan = chosen.plan(cheap)
+        assert plan.save_every_s > HOUR  # 5.6 h and 44.8 h: nothing else would save so soon
+        assert chosen.next_save_s(plan, SaveHistory()) == HOUR
+        history = SaveHistory(HOUR, HOUR, HOUR, HOUR)
+        assert chosen.due(plan, history, 1.9 * HOUR) is None
+        assert chosen.due(plan, history, 2 * HOUR) == SaveOrder("full", consistent=True)
+        often = replace(plan, save_every_s=600.0)
+        assert chosen.due(often, history, HOUR + 600) != SaveOrder("full", consistent=True)
+        unbounded = policy(strategy=strategy, free_overhead=0.0, max_consistent_age_s=None).plan(cheap)
+        assert chosen.next_save_s(unbounded, history) > 6 * HOUR
+    plan = policy(strategy="cpr_mfu").plan(situation())  # a save takes 330 s: more than a twentieth of an hour
+    assert chosen.next_save_s(plan, SaveHistory()) > HOUR
+
+
+def test_saves_for_their_age_are_in_the_overhead() -> None:
+    cheap = replace(situation(), costs=CHEAP)
+    with_age, without = (policy(max_consistent_age_s=age).plan(cheap).partial for age in (HOUR, None))
+    assert with_age is not None and without is not None
+    assert with_age.overhead.saving - without.overhead.saving == pytest.approx(1 / HOUR)

@@ -185,13 +185,14 @@ def test_what_was_done_on_copying_is_undone_last_first(store: CheckpointStore, w
     original = counters.clone()
     order: list[int] = []
 
-    def copied(index: int, ids: torch.Tensor) -> object:
-        kept = counters[ids].clone()
-        counters[ids] = 0
+    def copied(index: int, rows: torch.Tensor | slice) -> object:
+        assert isinstance(rows, slice)  # of whole pieces: nobody has to make ids of them
+        kept = counters[rows].clone()
+        counters[rows] = 0
 
         def undo() -> None:
-            order.append(int(ids[0]))
-            counters[ids] = kept
+            order.append(rows.start)
+            counters[rows] = kept
 
         return undo
 

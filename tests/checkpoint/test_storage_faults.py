@@ -133,7 +133,7 @@ FAULTS: dict[str, tuple[bool, Fault, type[StorageError], str]] = {
         StorageDenied,
         r"shard-0000.safetensors: could not create: PermissionError.*Make it writable.*storage_path",
     ),
-    "directory gone": (False, _gone, StorageError, r"saves/.* is gone since the save began.*storage_path"),
+    "directory gone": (False, _gone, StorageError, r"saves/.* is gone: the save was given up by somebody else"),
     "disk full": (
         True,
         storage_faults.filled,

@@ -34,7 +34,7 @@ def test_bytes_are_those_of_rows_and_state() -> None:
     found = report()
     assert found.full_bytes == 80_100 * ROW_BYTES
     assert found.prioritized == ("big",)
-    assert found.save_bytes == 80_000 * ROW_BYTES // 8 + 100 * ROW_BYTES
+    assert found.save_bytes == 80_000 * (ROW_BYTES + 8) // 8 + 100 * ROW_BYTES  # ids beside the chosen rows
     assert found.tracker_bytes == 4 * 80_000
     assert report("strategy=cpr_scar").tracker_bytes == 80_000 * 64
     assert report("strategy=cpr_ssu").tracker_bytes == 4 * (60_000 // 8 + 20_000 // 8)
@@ -74,7 +74,8 @@ def test_both_intervals_and_the_choice() -> None:
     assert found.partial.exact_expected_pls is not None
     assert found.partial.exact_expected_pls <= found.partial.expected_pls <= 0.05
     assert report(*HEADLINE, "pls_budget=0.001").mode == "full"
-    assert report("full_every_rounds=null").full_every_s is None
+    assert report("full_every_rounds=null", "max_consistent_age_s=null").full_every_s is None
+    assert report("full_every_rounds=null").full_every_s == HOUR
 
 
 def test_the_view_has_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,5 +98,7 @@ def test_settings_are_checked() -> None:
         load_config(None, ["checkpoint.strategy=mfu"])
     with pytest.raises(ConfigError, match=r"cpr_adagrad reads the state of an Adagrad, but embedding\.optimizer is"):
         load_config(None, ["checkpoint.strategy=cpr_adagrad", "embedding.optimizer=exact_sgd"])
-    with pytest.raises(ConfigError, match=r"checkpoint\.pls_budget must be a number, more than 0 and at most 1"):
+    with pytest.raises(ConfigError, match=r"checkpoint\.pls_budget must be a number, at least 0 and at most 1"):
+        load_config(None, ["checkpoint.pls_budget=1.5"])
+    with pytest.raises(ConfigError, match=r"budget of 0 allows no partial recovery; set checkpoint\.strategy=full"):
         load_config(None, ["checkpoint.pls_budget=0"])

@@ -269,3 +269,36 @@ def test_nothing_is_watched_without_prioritized_tables() -> None:
     assert none.select(USER, 5).numel() == 0
     none.give_back(none.clear(USER, slice(None)))
     assert none.tensors() == {}
+
+
+def test_a_push_of_no_samples_is_nothing_to_see() -> None:
+    nothing = torch.empty(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    for tracker in (_mfu(), _ssu(), _dirty()):
+        before = [tensor.clone() for tensor in tracker.tensors().values()]
+        tracker.observe(*nothing)
+        assert all(map(torch.equal, tracker.tensors().values(), before))
+
+
+@pytest.mark.parametrize("largest", [1, 255, 256, 32_767, 32_768, 1 << 30])
+def test_undoing_keeps_counts_as_small_as_they_are(largest: int) -> None:
+    tracker = _mfu()
+    counts = tracker.tensors()["access_counters"]
+    counts[: PIECES[USER].rows] = torch.arange(PIECES[USER].rows, dtype=torch.int32) % 2 * largest
+    before = counts.clone()
+    for rows in (slice(0, 400), torch.arange(400)):
+        undo = tracker.clear(USER, rows)
+        assert not counts[:400].any()
+        assert undo.values.nbytes == 400 * (1 if largest < 256 else 2 if largest < 32_768 else 4)
+        tracker.give_back(undo)
+        assert torch.equal(counts, before)
+
+
+def test_undoing_marks_takes_a_bit_a_row() -> None:
+    tracker = _dirty()
+    tracker.observe(*request(1))
+    before = tracker.tensors()["dirty_rows"].clone()
+    for rows in (slice(0, 400), slice(3, 20), torch.arange(1, 400, 3)):
+        undo = tracker.clear(USER, rows)
+        assert undo.values.nbytes <= 50
+        tracker.give_back(undo)
+        assert torch.equal(tracker.tensors()["dirty_rows"], before)

@@ -132,6 +132,21 @@ def test_verify_finds_one_flipped_bit(penumbra: Penumbra, run_dir: Path) -> None
     assert "not usable" in penumbra("verify", run_dir)[1]
 
 
+def test_a_damaged_manifest_is_a_fault_and_a_save_that_was_never_completed_is_none(
+    penumbra: Penumbra, run_dir: Path
+) -> None:
+    assert penumbra.json("verify", run_dir)["incomplete"] == ["0000-00000004-full"]
+    path = run_dir / "checkpoints" / "saves" / PRIORITY / "manifest.json"
+    path.write_bytes(path.read_bytes().replace(b"priority", b"prioritx", 1))
+    found = penumbra.json("verify", run_dir, code=1)
+    assert (found["ok"], list(found["damaged"]), found["newest"]) == (False, [PRIORITY], DELTA)
+    assert "altered after it was written" in penumbra("verify", run_dir)[1]
+    assert list(penumbra.json("list", run_dir)["damaged"]) == [PRIORITY]
+    assert "altered" in penumbra.json("verify", run_dir, PRIORITY, code=1)["error"]
+    assert penumbra.json("verify", run_dir, DELTA)["ok"]
+    assert penumbra.json("inspect", run_dir, DELTA)["save_id"] == DELTA
+
+
 def test_export_loads_into_torchrec(penumbra: Penumbra, run_dir: Path, tmp_path: Path) -> None:
     out = tmp_path / "model.pt"
     found = penumbra.json("export", run_dir, out, "--tables-only")
@@ -164,6 +179,6 @@ def test_nothing_there_is_an_error_that_says_where_it_looked(penumbra: Penumbra,
 
 def test_a_save_that_is_not_there(penumbra: Penumbra, run_dir: Path) -> None:
     error = penumbra.json("inspect", run_dir, "0000-00000009-full", code=1)["error"]
-    assert error == f"no complete save '0000-00000009-full'; there are: {FULL}, {DELTA}, {PRIORITY}"
+    assert error.startswith("no save '0000-00000009-full' under ") and f"{FULL}, {DELTA}, {PRIORITY}" in error
     assert penumbra("inspect")[0] == 2
     assert "error" in penumbra.json("export", run_dir, "x", "--dtype", "fp8", code=2)

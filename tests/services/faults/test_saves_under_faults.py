@@ -12,7 +12,15 @@ import pytest
 import torch
 
 from checkpoint.catalog import SaveCatalog
-from checkpoint.errors import CheckpointError, SaveIncomplete, StorageDenied, StorageError, StorageFull, StorageSlow
+from checkpoint.errors import (
+    CheckpointError,
+    SaveIncomplete,
+    SaveNotFound,
+    StorageDenied,
+    StorageError,
+    StorageFull,
+    StorageSlow,
+)
 from checkpoint.piece_rows import PieceRows
 from checkpoint.restore import restore_newest
 from checkpoint.retry import RetryPolicy
@@ -163,7 +171,7 @@ def test_a_damaged_save_is_refused_and_the_one_before_restored(run: Run, fault: 
     checked = verify(SaveCatalog(run.url, run="r"))
     assert checked.newest == FULL_1
     if fault["match"] == "*/manifest.json":
-        assert not checked.ok and list(checked.damaged_manifests) == [FULL_2]
+        assert not checked.ok and list(checked.damaged) == [FULL_2]
     else:
         assert not checked.ok and checked.saves[1].faults
     assert run.check_newest(FULL_1, before) == [FULL_2]
@@ -176,7 +184,7 @@ def test_a_restore_from_a_storage_that_fails_says_so_and_works_afterwards(run: R
     rows = run.train(1)
     run.save(100)
     run.on(kind="error", operations=["read"], match="*.safetensors")
-    with pytest.raises(StorageError, match=r"could not open, tried 3 times: .*Input/output error"):
+    with pytest.raises(SaveNotFound, match=r"could not open, tried 3 times: .*Input/output error"):
         restore_newest(SaveCatalog(run.url, run="r", retry=FAST), copy_of(rows))
     run.off()
     run.check_newest(FULL_1, rows)

@@ -9,7 +9,7 @@ from torch import Tensor
 from checkpoint.priority.tracker import Watched
 
 
-class Sweep:
+class RoundRobin:
     """Goes round the rows of every watched piece, a part each time.
 
     Sub-sampled trackers do not see every row that was touched. What they leave of a save's r·R rows goes to the rows
