@@ -176,15 +176,15 @@ class Command:
         path.write_text(json.dumps(config))  # YAML too
         what = ["--config", str(path)] if verb == "train" else ["run", "--storage", config["storage_path"]]
         env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        self._stdout, self._stderr = (folder / "stdout").open("wb"), (folder / "stderr").open("wb")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "services", verb, "--json", *what],
-            cwd=folder,
-            env=env,
-            stdout=self._stdout,
-            stderr=self._stderr,
-            start_new_session=True,
-        )
+        with (folder / "stdout").open("wb") as stdout, (folder / "stderr").open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "services", verb, "--json", *what],
+                cwd=folder,
+                env=env,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
 
     def until_training(self, seconds: float = 60.0) -> list[psutil.Process]:
         """Wait until training is well under way; returns the command's processes, itself first."""
@@ -206,7 +206,5 @@ class Command:
             if self.process.poll() is None:
                 self.process.kill()
                 self.process.wait()
-            self._stdout.close()
-            self._stderr.close()
         text = (self.folder / "stdout").read_text()
         return code, json.loads(text) if text else None

@@ -81,8 +81,11 @@ def saved_once(folder: Path) -> bool | None:
 # ---- the command killed with all its processes ----------------------------------------------------------------------
 
 
-def killed_again_and_again(folder: Path, config: dict[str, Any], times: int, seed: int) -> dict[str, int]:
-    """Runs the command and kills everything ``times`` times; returns how often in which phase."""
+def killed_again_and_again(folder: Path, config: dict[str, Any], times: int, seed: int, rows: int) -> dict[str, int]:
+    """Runs the command and kills everything ``times`` times; returns how often in which phase.
+
+    ``rows`` of data are shared out over the lives: however fast the machine is, a life ends while there are some left.
+    """
     moments, phases = random.Random(seed), {"anywhere": 0, "while a save was written": 0}
     trained = 0
     for life in range(times):
@@ -103,7 +106,9 @@ def killed_again_and_again(folder: Path, config: dict[str, Any], times: int, see
                 time.sleep(0.002)
             phase = "while a save was written" if writing else phase
         else:
-            time.sleep(moments.uniform(0.5, 3.0))
+            deadline, share = time.monotonic() + moments.uniform(0.5, 3.0), rows * (life + 1) // (times + 1)
+            while time.monotonic() < deadline and max(e["samples"] for e in events(folder, "saved")) < share:
+                time.sleep(0.02)
         own = psutil.Process(command.process.pid)
         everything = [own, *own.children(recursive=True)]
         assert command.process.poll() is None, "it ended before it could be killed: give it more rows"
@@ -140,7 +145,7 @@ def check_lineage(folder: Path, rows: int) -> None:
     ("kills", "seed"), [(2, 0), pytest.param(20, 1, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 )
 def test_everything_killed_again_and_again_still_trains_each_row_once(tmp_path: Path, kills: int, seed: int) -> None:
-    rows = 6_000 * (kills + 1)
+    rows = 20_000 * (kills + 1)
     config = settings(
         tmp_path,
         click_log(tmp_path / "clicks.tsv", rows),
@@ -150,7 +155,7 @@ def test_everything_killed_again_and_again_still_trains_each_row_once(tmp_path: 
         checkpoint={"strategy": "full", "interval_s": 0.5},
     )
     before = shared_files()
-    phases = killed_again_and_again(tmp_path, config, kills, seed)
+    phases = killed_again_and_again(tmp_path, config, kills, seed, rows)
     print("kills by phase:", phases)
     assert sum(phases.values()) == kills and phases["while a save was written"] > 0
     command = Command(tmp_path, config)
