@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -132,6 +133,7 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None
 def assert_nothing_left(root: int, shm_before: set[str], seconds: float = GONE_S) -> None:
     """No role process below ``root``, no keeper memory in any process there, nothing new in /dev/shm."""
     wait_until(lambda: not role_processes(root), seconds, f"role processes end: {role_processes(root)}")
+    gc.collect()  # a shard that an earlier test made in this process may still wait for it
     everybody = [psutil.Process(root), *psutil.Process(root).children(recursive=True)]
     wait_until(lambda: not keeper_memory(everybody), seconds, "keeper memory is freed")
     wait_until(lambda: shared_files() <= shm_before, seconds, f"/dev/shm: {shared_files() - shm_before}")
