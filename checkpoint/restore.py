@@ -12,16 +12,16 @@ from torch import Tensor
 from checkpoint.band_sink import BandSink, overlap
 from checkpoint.bands import BandedPiece, check_fit, cut_into_bands
 from checkpoint.catalog import SaveCatalog
-from checkpoint.chain import Chain, Choice, Skipped, choose
+from checkpoint.chain import Chain, Skipped
 from checkpoint.checked_reader import CheckedReader
+from checkpoint.choosing import choose_complete
 from checkpoint.errors import CheckpointError, SaveCorrupt, SaveIncomplete, SaveNotFound, StorageError
 from checkpoint.file_restore import Staging, Wanted, restore_file
 from checkpoint.manifest import FileEntry, Manifest, Segment
-from checkpoint.opened import missing_rows, missing_state, opened
+from checkpoint.opened import opened
 from checkpoint.piece_rows import PieceRows
 from checkpoint.read_state import read_states
 from checkpoint.tensor_file import read_header
-from checkpoint.ticket import parse_save_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,40 +101,6 @@ def restore_newest(
             stateless[newest.save_id] = str(error)
 
 
-def choose_complete(
-    store: SaveCatalog,
-    *,
-    exact: bool = False,
-    damaged: Mapping[str, str] | None = None,
-    stateless: Mapping[str, str] | None = None,
-) -> Choice:
-    """The youngest chain of which every file is there; contents are not read.
-
-    Args:
-        store: of the run.
-        exact: take only the state of one instant.
-        damaged: saves known to be unusable, with what is wrong.
-        stateless: saves known to lack state that is not rows, with what is wrong; they can only be continued.
-
-    Raises:
-        SaveNotFound: there is none; says why each was passed over.
-    """
-    manifests = store.list()
-    unusable, last = dict(damaged or {}), dict(stateless or {})
-    while True:
-        choice = choose(manifests, exact=exact, unusable=unusable, stateless=last)
-        newest = choice.chain.newest
-        faults = {
-            save.save_id: fault for save in choice.chain.saves if (fault := missing_rows(store, save)) is not None
-        }
-        fault = missing_state(store, newest)
-        if fault is not None:
-            last[newest.save_id] = fault
-        if not faults and fault is None:
-            return Choice(choice.chain, (*_unreadable(store, choice.chain.newest), *choice.skipped))
-        unusable |= faults
-
-
 def restore(
     store: SaveCatalog,
     chain: Chain,
@@ -198,20 +164,6 @@ def restore(
         skipped,
         tuple(text for piece in pieces for text in piece.lossy),
     )
-
-
-def _unreadable(store: SaveCatalog, taken: Manifest) -> list[Skipped]:
-    """Saves younger than ``taken`` that have no manifest, or a damaged one."""
-    skipped = []
-    for save_id in sorted([*store.incomplete(), *store.damaged()], reverse=True):
-        parsed = parse_save_id(save_id)
-        if parsed is None or parsed[1] < taken.sequence:
-            continue
-        try:
-            store.read_manifest(save_id)
-        except CheckpointError as error:
-            skipped.append(Skipped(save_id, str(error)))
-    return skipped
 
 
 def _by_age(chain: Chain) -> list[tuple[Manifest, Segment]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -63,7 +64,8 @@ class CheckpointStore(SaveCatalog):
 
         Raises:
             SaveRefused: the last save was neither committed nor aborted, ``timeline`` is not the newest, ``parent``
-                contradicts ``kind``, or cannot be continued: it is not whole, hidden, or has other tables.
+                contradicts ``kind``, or cannot be continued: it is not whole, hidden, or has other tables; or a name
+                is no Unicode text.
             SaveCorrupt: a record of a timeline is missing or damaged.
             StorageError: the directory cannot be made.
         """
@@ -73,6 +75,7 @@ class CheckpointStore(SaveCatalog):
             )
         if (parent is None) != (kind == "full"):
             raise SaveRefused(f"a {kind} save {'continues no' if kind == 'full' else 'needs the'} save before it")
+        _check_text([self.run, *tables], "the names of run and tables")
         self._check_lineage(kind, timeline, parent, tables)
         sequence, name = self._claim(kind, timeline)
         ticket = SaveTicket(
@@ -101,13 +104,14 @@ class CheckpointStore(SaveCatalog):
         Raises:
             SaveIncomplete: a file is missing or has another size, a shard wrote none, or a full save lacks rows; the
                 save stays invisible.
-            SaveRefused: a file is named twice or leads elsewhere, the save was committed before, or what it continues
-                is not there any more, or hidden.
+            SaveRefused: a file is named twice or leads elsewhere, the save was committed before, what it continues is
+                not there any more, or hidden, or ``extra`` has text that is not Unicode.
             StorageError: the manifest could not be written, and the save is invisible; ``commit`` may be called again.
         """
         name = ticket.save_id
         if MANIFEST in self._storage.names(SAVES, name):
             raise SaveRefused(f"save {name} was committed before")
+        _check_text(dict(extra or {}), f"save {name}: extra")
         check_files(ticket, files, lambda path: self._storage.size(SAVES, name, path))
         self._check_lineage(ticket.kind, ticket.timeline, ticket.parent, ticket.tables)
         manifest = Manifest(
@@ -289,3 +293,16 @@ def _sequence(name: str) -> int:
     parsed = parse_save_id(name)
     assert parsed is not None
     return parsed[1]
+
+
+def _check_text(value: JsonValue, what: str) -> None:
+    """Raise unless JSON in UTF-8 can hold it: a file name that is not UTF-8 comes with half characters.
+
+    Pydantic would write such keys with other characters in their place, and refuse such values with an error of its own
+    when everything is written already.
+    """
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        part = error.object[max(0, error.start - 40) : error.end + 40]
+        raise SaveRefused(f"{what} must be Unicode text, and {part!a} is not: rename it") from error

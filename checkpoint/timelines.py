@@ -36,7 +36,7 @@ class TimelineRecord(BaseModel):
     @property
     def file_name(self) -> str:
         """Under ``timelines/``."""
-        return f"{self.timeline:04d}.json"
+        return _file_name(self.timeline)
 
     def to_text(self) -> bytes:
         """What is in the file."""
@@ -66,7 +66,12 @@ class TimelineRecord(BaseModel):
 def timeline_of(file_name: str) -> int | None:
     """The timeline whose record a file is; ``None`` for any other file."""
     match = _FILE.fullmatch(file_name)
-    return int(match[1]) if match else None
+    number = int(match[1]) if match else 0
+    return number if file_name == _file_name(number) else None  # 00001.json is no record
+
+
+def _file_name(timeline: int) -> str:
+    return f"{timeline:04d}.json"
 
 
 def horizon(records: Mapping[int, TimelineRecord], timeline: int) -> dict[int, int | None]:

@@ -109,26 +109,39 @@ def check_rows(store: SaveCatalog, chain: Chain) -> None:
     """Read every file of rows in a chain once.
 
     Raises:
-        SaveCorrupt: one is missing or damaged.
+        SaveCorrupt: one is damaged.
+        SaveIncomplete: one is missing.
+        StorageError: one cannot be read.
     """
     for save in chain.saves:
         for file in save.files:
-            if file.state is None and (fault := _fault(store, save, file)) is not None:
-                raise SaveCorrupt(fault)
+            if file.state is None:
+                check_file(store, save, file)
+
+
+def check_file(store: SaveCatalog, save: Manifest, file: FileEntry) -> None:
+    """Read all of a file of a save.
+
+    Raises:
+        SaveCorrupt: it is not what was written, or lacks a tensor that the manifest names.
+        SaveIncomplete: it is missing, or has another size.
+        StorageError: it cannot be read.
+    """
+    with opened(store, save, file) as (opened_file, where):
+        slots = read_header(opened_file, file.bytes, where)
+        reader = CheckedReader(opened_file, file.bytes, file.checksum, where)
+        for segment in file.segments:
+            spec = save.tables[segment.table]
+            for name in tensor_names(segment, spec):
+                find_slot(slots, segment, name, spec, where)
+            if segment.sparse:
+                read_ids(reader, slots, segment, spec, where)
+        reader.finish()
 
 
 def _fault(store: SaveCatalog, save: Manifest, file: FileEntry) -> str | None:
     try:
-        with opened(store, save, file) as (opened_file, where):
-            slots = read_header(opened_file, file.bytes, where)
-            reader = CheckedReader(opened_file, file.bytes, file.checksum, where)
-            for segment in file.segments:
-                spec = save.tables[segment.table]
-                for name in tensor_names(segment, spec):
-                    find_slot(slots, segment, name, spec, where)
-                if segment.sparse:
-                    read_ids(reader, slots, segment, spec, where)
-            reader.finish()
+        check_file(store, save, file)
     except (SaveCorrupt, SaveIncomplete, StorageError) as error:
         return str(error)
     return None

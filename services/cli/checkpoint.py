@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from services.cli.errors import DONE, FAILED, command
 from services.cli.options import AsJson
+
+if TYPE_CHECKING:  # only what a command needs is imported, when it runs
+    from checkpoint.chain import Choice
 
 checkpoint = typer.Typer(help="Look at, check and export the saves of a run.", no_args_is_help=True)
 
@@ -38,15 +41,20 @@ def list_saves(place: _Place, as_json: AsJson = False) -> int:
 @checkpoint.command()
 @command
 def inspect(place: _Place, save: _SaveId = None, as_json: AsJson = False) -> int:
-    """Show what a save holds: tables, pieces by shard, other state. Only its manifest is read."""
-    from checkpoint.chain import choose
+    """Show what a save holds: tables, pieces by shard, other state. Only manifests are read."""
+    from checkpoint.choosing import choose_complete
     from checkpoint.find_run import find_run
     from checkpoint.inspect import SaveView
     from services.cli.checkpoint_views import save_view
     from services.cli.output import show
 
     catalog = find_run(place)
-    view = SaveView.of(catalog.read_manifest(save) if save else choose(catalog.list()).chain.newest)
+    if save:
+        view = SaveView.of(catalog.read_manifest(save))
+    else:
+        choice = choose_complete(catalog)
+        _say_skipped(choice)
+        view = SaveView.of(choice.chain.newest)
     show(save_view(view), view.model_dump_json(), as_json=as_json)
     return DONE
 
@@ -82,16 +90,15 @@ def export(
 ) -> int:
     """Write the model as one file for one process, with TorchRec's names."""
     from checkpoint.chain import choose
+    from checkpoint.choosing import choose_complete
     from checkpoint.export import export as export_model
     from checkpoint.find_run import find_run
-    from checkpoint.restore import choose_complete
     from services.cli.checkpoint_views import export_view
     from services.cli.output import show
 
     catalog = find_run(place)
     choice = choose(catalog.list(), save_id=save) if save else choose_complete(catalog)
-    for skipped in choice.skipped:
-        print(f"skipped {skipped}", file=sys.stderr)
+    _say_skipped(choice)
     report = export_model(
         catalog,
         choice.chain,
@@ -104,3 +111,8 @@ def export(
     )
     show(export_view(report), json.dumps(report.model_dump()), as_json=as_json)
     return DONE
+
+
+def _say_skipped(choice: Choice) -> None:
+    for skipped in choice.skipped:
+        print(f"skipped {skipped}", file=sys.stderr)

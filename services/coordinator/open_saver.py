@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from checkpoint.chain import Choice
 from checkpoint.manifest import TableSpec
-from checkpoint.restore import choose_complete
 from checkpoint.store import CheckpointStore
+from checkpoint.undamaged import choose_undamaged
 from services.config import RunConfig
 from services.coordinator.directory import Directory
 from services.coordinator.nodes import Assignment
@@ -20,12 +20,12 @@ from services.faults.phases import Phase
 
 
 def newest_consistent(store: CheckpointStore) -> Choice:
-    """The save that a whole job goes on from.
+    """The save that a whole job goes on from; all of it is read, since no shard may take another one than the rest.
 
     Raises:
-        SaveNotFound: there is none that is complete and of one instant; says why each was passed over.
+        SaveNotFound: there is none that is undamaged and of one instant; says why each was passed over.
     """
-    return choose_complete(store, exact=True)
+    return choose_undamaged(store, exact=True)
 
 
 def open_saver(

@@ -73,6 +73,7 @@ class Rollback:
         with self._saver.hold():
             trainers = self._stop_trainers()
             retire_books()
+            started = time.monotonic()
             try:
                 choice = newest_consistent(self._store)
                 save_id: str | None = choice.chain.newest.save_id
@@ -81,7 +82,6 @@ class Rollback:
             except SaveNotFound as nothing:
                 save_id, state, skipped = None, None, (str(nothing),)
             timeline = self._store.open_timeline(save_id)
-            started = time.monotonic()
             successors = [(old, self._directory.next_address("trainer", old.address.index)) for old in trainers]
             generations = {address.index: address.generation for _, address in successors}
             pids = self._set_back(dead, node_id, RestoreOrder(self._store.url, self._store.run, save_id), generations)

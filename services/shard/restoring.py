@@ -35,6 +35,6 @@ def fill(order: RestoreOrder, rows: Sequence[PieceRows]) -> RestoreReport | None
     catalog = SaveCatalog(order.url, run=order.run)
     if order.save_id is not None:
         return restore(catalog, choose(catalog.list(), save_id=order.save_id).chain, rows)
-    if not catalog.list():
+    if not catalog.list() and not catalog.damaged():
         return None
     return restore_newest(catalog, rows)

@@ -12,9 +12,10 @@ import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
 from checkpoint.catalog import SaveCatalog
-from checkpoint.errors import CheckpointError, SaveNotFound
+from checkpoint.errors import CheckpointError, SaveNotFound, StorageError
 from checkpoint.piece_rows import PieceRows
 from checkpoint.restore import restore_newest
+from checkpoint.undamaged import choose_undamaged
 from checkpoint.verify import verify
 from tests.checkpoint.save_parts import FAST
 from tests.checkpoint.saves import Table, write_save
@@ -43,12 +44,15 @@ class FaultyFileSystem(MemoryFileSystem):  # type: ignore[misc]
     store: ClassVar[dict[str, Any]] = {}
     pseudo_dirs: ClassVar[list[str]] = [""]
     faults: ClassVar[dict[str, int]] = {}
+    closed: ClassVar[list[str]] = []
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
         return MemoryFileSystem._strip_protocol(str(path).replace("faulty://", "memory://"))
 
     def open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
+        if mode == "rb" and any(part in path for part in self.closed):
+            raise OSError(5, "Input/output error")
         file = super().open(path, mode, **kwargs)
         failures = next((count for part, count in self.faults.items() if part in path), 0)
         return FaultyFile(file, failures) if mode == "rb" and failures else file
@@ -60,6 +64,7 @@ def faults() -> Iterator[dict[str, int]]:
     FaultyFileSystem.store.clear()
     yield FaultyFileSystem.faults
     FaultyFileSystem.faults.clear()
+    FaultyFileSystem.closed.clear()
 
 
 def two_saves(url: Path, states: bool = True) -> tuple[list[Table], Table]:
@@ -159,3 +164,54 @@ def test_values_beyond_fp16_are_refused_and_no_older_save_is_taken(tmp_path: Pat
     rows = PieceRows(tables[0].piece(0, 1003), torch.empty(1003, 12, dtype=torch.float16))
     with pytest.raises(CheckpointError, match=r"big\[0:1003, 0:12\]: .*70000.*float16.*embedding\.weights_precision"):
         restore_newest(SaveCatalog(str(tmp_path), run="r"), [rows])
+
+
+@pytest.mark.parametrize("file", ["shard-0000", "state-dense"])
+def test_everybody_goes_back_to_a_save_of_which_all_was_read(tmp_path: Path, file: str) -> None:
+    two_saves(tmp_path)
+    catalog = SaveCatalog(str(tmp_path), run="r")
+    assert choose_undamaged(catalog, exact=True).chain.save_ids == (FULL, DELTA_2)
+    damage(tmp_path / "saves" / DELTA_2 / f"{file}.safetensors")
+    choice = choose_undamaged(catalog, exact=True)
+    assert choice.chain.save_ids == (FULL,)
+    assert [one.save_id for one in choice.skipped] == [DELTA_2]
+    assert f"file {file}.safetensors: checksum" in choice.skipped[0].reason
+    damage(tmp_path / "saves" / FULL / "shard-0003.safetensors")
+    with pytest.raises(SaveNotFound, match=rf"none of 2 saves can be used: {DELTA_2}: .*; {FULL}: .*shard-0003"):
+        choose_undamaged(catalog, exact=True)
+
+
+def test_of_older_saves_everybody_needs_the_rows_alone(tmp_path: Path) -> None:
+    two_saves(tmp_path)
+    damage(tmp_path / "saves" / FULL / "state-dense.safetensors")
+    choice = choose_undamaged(SaveCatalog(str(tmp_path), run="r"), exact=True)
+    assert (choice.chain.save_ids, choice.skipped) == ((FULL, DELTA_2), ())
+
+
+def test_saves_that_cannot_be_read_now_are_not_taken_for_none(tmp_path: Path, faults: dict[str, int]) -> None:
+    two_saves(tmp_path)
+    catalog = faulty(tmp_path)
+    faults[f"{DELTA_2}/shard"] = -1
+    assert choose_undamaged(catalog).chain.save_ids == (FULL,)
+    faults["shard"] = -1
+    with pytest.raises(StorageError, match=r"none of 2 saves can be used.*Input/output error"):
+        choose_undamaged(catalog)
+    faults.clear()
+    FaultyFileSystem.closed.append("shard")
+    with pytest.raises(StorageError, match=r"none of 2 saves can be used.*could not open.*Input/output error"):
+        choose_undamaged(catalog)
+
+
+def tear(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def test_damaged_manifests_are_said_where_no_save_is_left(tmp_path: Path) -> None:
+    two_saves(tmp_path)
+    catalog = SaveCatalog(str(tmp_path), run="r")
+    tear(tmp_path / "saves" / FULL / "manifest.json")
+    with pytest.raises(SaveNotFound, match=rf"none of 1 saves can be used: {DELTA_2}: .*; {FULL}: .*manifest\.json: "):
+        restore_newest(catalog, [])
+    tear(tmp_path / "saves" / DELTA_2 / "manifest.json")
+    with pytest.raises(SaveNotFound, match=rf"^no save can be used; {DELTA_2}: .*manifest\.json: .*; {FULL}: "):
+        restore_newest(SaveCatalog(str(tmp_path), run="r"), [])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import JsonValue
 
 from checkpoint.catalog import SaveCatalog
 from checkpoint.errors import SaveIncomplete, SaveRefused, StorageError
@@ -121,6 +122,29 @@ def test_a_save_that_nobody_could_restore_is_not_begun(store: CheckpointStore, t
     shutil.rmtree(tmp_path / "saves" / first.save_id)
     with pytest.raises(SaveRefused, match="no complete save"):
         begun(store, first.save_id, timeline=timeline)
+
+
+def test_names_that_a_manifest_cannot_hold_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    name = "f\udce9"  # what Python makes of a file name in Latin-1
+    with pytest.raises(SaveRefused, match=r"names of run and tables must be Unicode text, and .*f\\udce9.* rename it"):
+        begun(CheckpointStore(str(tmp_path), run="r"), None, tables={name: TABLES["tiny"]})
+    with pytest.raises(SaveRefused, match="names of run and tables"):
+        begun(CheckpointStore(str(tmp_path), run=name), None)
+    assert not (tmp_path / "saves").exists()
+
+
+@pytest.mark.parametrize("extra", [{"f\udce9": 1}, {"files": ["f\udce9"]}])
+def test_other_text_that_a_manifest_cannot_hold_fails_the_save_and_no_other(
+    store: CheckpointStore, extra: dict[str, JsonValue]
+) -> None:
+    first = full(store)
+    ticket = begun(store, first.save_id)
+    files = written(ticket)
+    with pytest.raises(SaveRefused, match=f"save {ticket.save_id}: extra must be Unicode text"):
+        store.commit(ticket, files, extra)
+    store.abort(ticket)
+    assert [save.save_id for save in store.list()] == [first.save_id]
+    full(store, 1)
 
 
 def test_a_save_is_not_committed_when_what_it_continues_has_gone(store: CheckpointStore, tmp_path: Path) -> None:

@@ -84,4 +84,6 @@ def test_a_missing_record_is_refused(record: Path) -> None:
 def test_other_files_beside_the_records_are_nobody(record: Path) -> None:
     (record.parent / "notes.json").write_text("{")
     (record.parent / "0002.json.tmp").write_text("{")
+    for name in ("00001.json", "00002.json", "\u0660\u0660\u0660\u0661.json"):  # a record has one name only
+        (record.parent / name).write_text("{")
     assert len(catalog(record).list()) == 2

@@ -66,18 +66,19 @@ def penumbra(capfd: pytest.CaptureFixture[str]) -> Penumbra:
     return Penumbra(capfd)
 
 
-def test_in_a_process_of_its_own_without_torch(run_dir: Path) -> None:
+@pytest.mark.parametrize("verb", ["list", "inspect"])
+def test_in_a_process_of_its_own_without_torch(run_dir: Path, verb: str) -> None:
     code = (
         "import sys\n"
-        f"sys.argv = ['penumbra', 'checkpoint', 'list', {str(run_dir)!r}, '--json']\n"
+        f"sys.argv = ['penumbra', 'checkpoint', {verb!r}, {str(run_dir)!r}, '--json']\n"
         "from services.__main__ import main\n"
         "try:\n    main()\n"
         "except SystemExit as end:\n"
         "    print(end.code, sorted({'torch', 'ray'} & set(sys.modules)), file=sys.stderr)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=100)
-    assert done.stderr == "0 []\n"
-    assert len(json.loads(done.stdout)["saves"]) == 3
+    assert done.stderr.endswith("0 []\n")
+    assert json.loads(done.stdout)["run"] == "r"
 
 
 def test_list(penumbra: Penumbra, run_dir: Path) -> None:
@@ -113,6 +114,16 @@ def test_inspect_equals_the_model(penumbra: Penumbra, run_dir: Path) -> None:
     assert all(
         text in shown for text in ("C1[50:100, 0:8]", "exact_row_wise_adagrad", "1,000 samples", "data_position")
     )
+
+
+def test_inspect_of_the_newest_says_what_it_passed_over(penumbra: Penumbra, run_dir: Path) -> None:
+    saves = run_dir / "checkpoints" / "saves"
+    manifest = saves / PRIORITY / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:-9])
+    (saves / DELTA / "shard-0000.safetensors").unlink()
+    code, out, err = penumbra("inspect", run_dir)
+    assert (code, out.split()[0]) == (0, FULL)
+    assert f"skipped {PRIORITY}: " in err and f"skipped {DELTA}: " in err
 
 
 def test_verify_finds_one_flipped_bit(penumbra: Penumbra, run_dir: Path) -> None:

@@ -13,7 +13,8 @@ import pytest
 from services.config import RunConfig
 from services.coordinator.run_files import RunFiles
 from services.paths import absolute
-from services.run_directory import RunInUseError, run_directory
+from services.run_directory import OtherSavesError, RunInUseError, run_directory
+from tests.checkpoint.small_run import FULL, save_full, three_tables
 from trainer.data.block import RejectedLine
 
 
@@ -42,6 +43,40 @@ def test_a_former_run_of_the_same_name_moves_aside(tmp_path: Path) -> None:
     first.with_name("r.2").rmdir()
     directory_of(chosen)
     assert (first.with_name("r.2") / "x").exists(), "a gap is filled, nothing is overwritten"
+
+
+def test_that_a_run_begins_anew_is_said_with_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = config(name="r", storage_path=str(tmp_path))
+    directory = directory_of(chosen)
+    assert capsys.readouterr().err == ""
+    save_full(directory / "checkpoints", three_tables())
+    manifest = directory / "checkpoints" / "saves" / FULL / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:-9])
+    directory_of(chosen)
+    said = capsys.readouterr().err
+    assert said.startswith("penumbra: 'r' begins anew: ") and f"what was there is in {tmp_path}/r.1" in said
+    assert f"{FULL}: " in said and "torn" in said
+
+
+def test_saves_at_a_url_outlive_the_directory_and_are_not_mixed_with_those_of_another_run(tmp_path: Path) -> None:
+    url = tmp_path / "elsewhere"
+    chosen = config(name="r", storage_path=str(tmp_path / "runs"), checkpoint={"url": str(url)})
+    directory = directory_of(chosen)  # nothing is there yet
+    save_full(url, three_tables())
+    directory.rmdir()
+    with run_directory(chosen) as (found, going_on):
+        assert (found, going_on, found.is_dir()) == (directory, True, True)
+    (directory / "summary.json").write_text(json.dumps({"state": "SUCCEEDED"}))
+    with pytest.raises(OtherSavesError, match=rf"elsewhere has 1 saves already, such as {FULL}, .*it has succeeded"):
+        directory_of(chosen)
+    assert (directory / "summary.json").exists(), "nothing moved"
+    shutil.rmtree(directory)
+    (url / "saves" / FULL / "shard-0000.safetensors").unlink()
+    with pytest.raises(OtherSavesError, match="run 'r' cannot go on from them: none of 1 saves can be used"):
+        directory_of(chosen)
+    other = config(name="other", storage_path=str(tmp_path / "runs"), checkpoint={"url": str(url)})
+    with pytest.raises(OtherSavesError, match=r"is of save .* of run 'r'"):
+        directory_of(other)
 
 
 def test_two_commands_cannot_run_the_same_name(tmp_path: Path) -> None:
