@@ -16,6 +16,7 @@ from services.config import RunConfig
 from services.config_file import dump_config
 from services.coordinator.nodes import Assignment, ResourceError, alive_nodes, assign
 from services.environment import broken_environment
+from services.memory.process import ProcessIdentity, kill_and_confirm
 from services.paths import absolute
 from services.placement_report import PlacementReport
 from services.progress import Progress
@@ -29,6 +30,8 @@ _CALL_TIMEOUT_S = 10.0
 _END_S = 60.0
 _RELEASE_S = 5.0
 _BACK_S = 30.0
+_MISSED = 3
+"""So many calls in a row that are not answered within ``failure.heartbeat_timeout_s``: the coordinator hangs."""
 _COORDINATORS = 100
 """So often a coordinator may die and be started again."""
 
@@ -141,7 +144,7 @@ def _supervise(
         with _sign_of_life(coordinator):
             for again in range(_COORDINATORS):
                 try:
-                    return Summary.model_validate_json(_wait(coordinator, call, note, interrupted))
+                    return Summary.model_validate_json(_wait(config, coordinator, call, note, interrupted))
                 except ray.exceptions.RayActorError:
                     if again == _COORDINATORS - 1 or not _back(coordinator, interrupted):
                         raise
@@ -188,10 +191,19 @@ def _without_summary(error: Exception) -> str:
     return broken_environment(cause) or f"the coordinator failed: {error}"
 
 
-def _wait(coordinator: Any, call: Any, on_progress: Callable[[Progress], None], interrupted: threading.Event) -> str:
+def _wait(
+    config: RunConfig,
+    coordinator: Any,
+    call: Any,
+    on_progress: Callable[[Progress], None],
+    interrupted: threading.Event,
+) -> str:
     import ray
 
     cancelled_s: float | None = None
+    answer_s = config.failure.heartbeat_timeout_s / _MISSED
+    process: ProcessIdentity | None = None
+    missed = 0
     while True:
         done, _ = ray.wait([call], timeout=_POLL_S)
         if done:
@@ -203,8 +215,18 @@ def _wait(coordinator: Any, call: Any, on_progress: Callable[[Progress], None], 
                 ray.get(coordinator.cancel.remote("interrupted"), timeout=_CALL_TIMEOUT_S)
         if cancelled_s is not None and time.monotonic() - cancelled_s > _END_S:
             raise ray.exceptions.GetTimeoutError(f"the coordinator did not stop within {_END_S:g} s")
-        with contextlib.suppress(ray.exceptions.GetTimeoutError):  # busy; a dead one raises from call
-            on_progress(ray.get(coordinator.progress.remote(), timeout=_CALL_TIMEOUT_S))
+        timeout_s = answer_s if process is not None else _CALL_TIMEOUT_S
+        try:  # a dead one raises from call
+            progress = ray.get(coordinator.progress.remote(), timeout=timeout_s)
+            on_progress(progress)
+            if process is None and progress.state == "RUNNING":  # before, nobody could go on where it died
+                process = ProcessIdentity(*ray.get(coordinator.identity.remote(), timeout=timeout_s))
+            missed = 0
+        except ray.exceptions.GetTimeoutError:  # busy, or it hangs
+            missed += 1
+            if missed >= _MISSED and process is not None:
+                kill_and_confirm(process)  # it runs on this machine; a later SIGCONT must not make two of it
+                process = None
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from services.config import RunConfig
 
 
 def absolute(config: RunConfig) -> RunConfig:
-    """``config`` with data and storage paths made absolute (``~`` is the home directory); URLs of data stay."""
+    """``config`` with paths of data, runs and saves made absolute (``~`` is the home directory); URLs stay."""
     data = config.data.model_copy(
         update={
             "train": _absolute(config.data.train),
@@ -16,7 +16,11 @@ def absolute(config: RunConfig) -> RunConfig:
             "eval": None if config.data.eval is None else _absolute(config.data.eval),
         }
     )
-    return config.model_copy(update={"data": data, "storage_path": _local(config.storage_path)})
+    url = config.checkpoint.url
+    checkpoint = config.checkpoint.model_copy(update={"url": _one(url) if url else None})
+    return config.model_copy(
+        update={"data": data, "checkpoint": checkpoint, "storage_path": _local(config.storage_path)}
+    )
 
 
 def _absolute(paths: str | tuple[str, ...]) -> str | tuple[str, ...]:

@@ -43,6 +43,7 @@ def run_directory(config: RunConfig, resume: Resume = "auto") -> Iterator[tuple[
         RunInUseError: the former run is still going.
         OtherSavesError: a new run would begin where ``checkpoint.url`` has saves, which cannot move aside with it.
         NothingToResumeError: to resume was required, and there is no such save, or the run has succeeded.
+        CheckpointError: the saves cannot be looked at, so nobody knows whether there is something to go on with.
         OSError: the directory cannot be created.
     """
     storage = Path(config.storage_path)
@@ -78,12 +79,12 @@ def _why_not(config: RunConfig, directory: Path) -> str | None:
         if json.loads(summary.read_text(encoding="utf-8")).get("state") == "SUCCEEDED":
             return "it has succeeded, so there is nothing left to train"
     from checkpoint.choosing import choose_complete
-    from checkpoint.errors import CheckpointError  # these take a second to import, and most runs are new
+    from checkpoint.errors import SaveNotFound  # these take a second to import, and most runs are new
     from services.coordinator.open_store import open_store
 
     try:
         choose_complete(open_store(config, directory), exact=True)
-    except CheckpointError as error:
+    except SaveNotFound as error:
         return str(error)
     return None
 

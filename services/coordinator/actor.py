@@ -18,7 +18,7 @@ from services.coordinator.directory import Directory
 from services.coordinator.launch import Launcher, start_all
 from services.coordinator.nodes import Assignment
 from services.identity import Address
-from services.memory.process import ProcessIdentity
+from services.memory.process import ProcessIdentity, identify
 from services.progress import Progress
 
 if TYPE_CHECKING:
@@ -87,6 +87,10 @@ class Coordinator:
         if control.driver_gone:  # nobody else will end this actor
             ray.kill(self._this, no_restart=True)
         return summary
+
+    def identity(self) -> tuple[int, int]:
+        """This process."""
+        return identify()
 
     def driver_alive(self) -> None:
         """A sign of life of the command that started the run: without one for ``failure.lease_s`` it is cancelled."""

@@ -76,6 +76,10 @@ class Directory:
         entry.process, entry.last_heartbeat_s = process, now_s
         return True
 
-    def silent(self, now_s: float, timeout_s: float) -> list[Entry]:
-        """Incarnations that were heard once, but not for ``timeout_s``: stopped or cut off."""
-        return [e for e in self.all() if e.last_heartbeat_s and now_s - e.last_heartbeat_s > timeout_s]
+    def silent(self, now_s: float, timeout_s: float, since_s: float = 0.0) -> list[Entry]:
+        """Incarnations that were heard once, but not for ``timeout_s``: stopped or cut off.
+
+        Silence before ``since_s`` does not count.
+        """
+        heard = [entry for entry in self.all() if entry.last_heartbeat_s]
+        return [entry for entry in heard if now_s - max(entry.last_heartbeat_s, since_s) > timeout_s]

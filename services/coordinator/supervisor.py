@@ -11,6 +11,9 @@ import ray
 from services.coordinator.directory import Directory, Entry
 from services.environment import failed_start
 
+_LOOKED_S = 1.0
+"""A coordinator that is well looks several times in so long, however short ``failure.heartbeat_timeout_s`` is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Death:
@@ -35,6 +38,7 @@ class Supervisor:
 
     def __init__(self, directory: Directory, heartbeat_timeout_s: float) -> None:
         self._directory, self._timeout_s = directory, heartbeat_timeout_s
+        self._looked_s = self._excused_s = time.monotonic()
         self._watches: dict[Any, Entry] = {}
         self._runs: dict[Any, Entry] = {}
 
@@ -74,13 +78,23 @@ class Supervisor:
                 except Exception as error:  # whatever ended the trainer is handed to the coordinator
                     finished.append(Finished(entry, error=error))
         dead = {death.entry.address for death in deaths}
-        for entry in self._directory.silent(time.monotonic(), self._timeout_s):
+        for entry in self._silent():
             if entry.address not in dead:
                 since_s = self._since_heartbeat(entry)
                 deaths.append(Death(entry, f"no heartbeat for {since_s:.1f} s", since_s))
         # Everybody needs its keeper, and a new trainer needs every shard.
         deaths.sort(key=lambda death: {"keeper": 0, "shard": 1, "sync_server": 2}.get(death.entry.address.role, 3))
         return deaths, finished
+
+    def _silent(self) -> list[Entry]:
+        """Who has not been heard for long. Only what nobody listened to is excused: this process may have stood still
+        itself (SIGSTOP, a debugger), and then finds everybody's last heartbeat old and the next ones not yet read.
+        """
+        now = time.monotonic()
+        if now - self._looked_s > max(self._timeout_s / 2, _LOOKED_S):
+            self._excused_s = now
+        self._looked_s = now
+        return self._directory.silent(now, self._timeout_s, self._excused_s)
 
     def _since_heartbeat(self, entry: Entry) -> float:
         return max(0.0, time.monotonic() - entry.last_heartbeat_s) if entry.last_heartbeat_s else 0.0

@@ -55,6 +55,8 @@ def test_only_who_was_heard_can_fall_silent() -> None:
     directory.heartbeat(heard, PROCESS, 116.0)
     directory.heartbeat(never, PROCESS, 100.0)
     assert [entry.address for entry in directory.silent(120.0, 15.0)] == [never]
+    assert directory.silent(120.0, 15.0, since_s=105.0) == []
+    assert [entry.address for entry in directory.silent(120.1, 15.0, since_s=105.0)] == [never]
 
 
 def test_entries_are_listed_by_role_and_index() -> None:

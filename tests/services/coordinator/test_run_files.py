@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from checkpoint.errors import StorageError
 from services.config import RunConfig
 from services.coordinator.run_files import RunFiles
 from services.paths import absolute
@@ -43,6 +44,15 @@ def test_a_former_run_of_the_same_name_moves_aside(tmp_path: Path) -> None:
     first.with_name("r.2").rmdir()
     directory_of(chosen)
     assert (first.with_name("r.2") / "x").exists(), "a gap is filled, nothing is overwritten"
+
+
+def test_saves_that_cannot_be_looked_at_are_no_reason_to_begin_anew(tmp_path: Path) -> None:
+    chosen = config(name="r", storage_path=str(tmp_path))
+    directory = directory_of(chosen)
+    (directory / "checkpoints").write_text("no directory")
+    with pytest.raises(StorageError, match="could not list: NotADirectoryError"), run_directory(chosen):
+        pass
+    assert (directory / "checkpoints").read_text() == "no directory", "nothing moved"
 
 
 def test_that_a_run_begins_anew_is_said_with_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,11 +129,14 @@ def test_paths_become_absolute_where_the_command_was_typed(tmp_path: Path, monke
     found = absolute(
         config(
             storage_path="../runs",
+            checkpoint={"url": "saves"},
             data={"train": ["day_*", "/data/x.tsv", "s3://bucket/y", "~/clicks"], "eval": "late/part-1.tsv"},
         )
     )
     here = os.getcwd()
     assert found.storage_path == os.path.join(os.path.dirname(here), "runs")
+    assert found.checkpoint.url == f"{here}/saves"
+    assert absolute(config(checkpoint={"url": "s3://bucket/saves"})).checkpoint.url == "s3://bucket/saves"
     assert found.data.train == (f"{here}/day_*", "/data/x.tsv", "s3://bucket/y", "/home/someone/clicks")
     assert found.data.eval == f"{here}/late/part-1.tsv"
     assert absolute(config(data={"train": "a"})).data.eval is None
