@@ -204,10 +204,8 @@ def stopped_for(folder: Path, log: Path, role: str, hold_s: float, epochs: int) 
     return summary, [record["found"] for record in released]
 
 
-@pytest.mark.parametrize(
-    "role",
-    ["shard", *(pytest.param(role, marks=pytest.mark.slow) for role in ("keeper", "trainer", "sync_server", "spare"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ["shard", "keeper", "trainer", "sync_server", "spare"])
 def test_a_sigcont_after_it_was_replaced_finds_nobody_while_the_run_goes_on(
     tmp_path: Path, log: Path, role: str
 ) -> None:
