@@ -97,8 +97,8 @@ def kill_in(phase: str, entry: int = 1, times: int = 1, role: str = "shard") -> 
     ("kills", "epochs", "strategy"),
     [
         (1, 2, "partial_vanilla"),
-        pytest.param(20, 8, "partial_vanilla", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
-        pytest.param(20, 8, "full", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+        pytest.param(20, 40, "partial_vanilla", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+        pytest.param(20, 40, "full", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
     ],
 )
 def test_killed_in_each_phase_it_ends_with_the_very_numbers_of_a_calm_run(
@@ -154,7 +154,9 @@ def check_poisoned(folder: Path, log: Path) -> None:
         assert all(np.isfinite(values).all() for values in flat(rows).values())
 
 
-@pytest.mark.parametrize(("kills", "epochs"), [(1, 2), pytest.param(5, 12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("kills", "epochs"), [(1, 2), pytest.param(5, 30, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+)
 def test_killed_while_it_restores_and_given_poisoned_batches_a_run_goes_on(
     tmp_path: Path, log: Path, kills: int, epochs: int
 ) -> None:
