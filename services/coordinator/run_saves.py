@@ -25,7 +25,6 @@ from services.state.quality_records import PlsRecord
 from services.summary import Pls
 from services.trainer.dense_start import SavedAt
 
-
 _AT_END_S, _FIRST_PAUSE_S = 120.0, 1.0
 """The storage may be away for a minute when all is trained."""
 
