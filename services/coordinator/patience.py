@@ -42,6 +42,9 @@ class Patience:
             if now > deadline or (heard_s and now - max(heard_s, excused) > self._heartbeat_timeout_s):
                 self._kill(entry)
                 return ray.get(call, timeout=_KILLED_S)
+            for shard in self._directory.silent(now, self._heartbeat_timeout_s):  # it may wait for one of these
+                if shard.address.role == "shard" and now - excused > self._heartbeat_timeout_s:
+                    self._launcher.confirm_dead(shard)
         return ray.get(call)
 
     def _heard_s(self, entry: Entry) -> float:

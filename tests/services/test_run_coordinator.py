@@ -157,6 +157,7 @@ def test_it_dies_while_a_shard_comes_back(tmp_path: Path, log: Path, warm: bool,
 
 SOMEBODY = [
     ("EmbeddingShard", signal.SIGSTOP, 0.2),
+    ("EmbeddingShard", signal.SIGSTOP, 1.0),
     ("Trainer", signal.SIGKILL, 0.0),
     ("Trainer", signal.SIGKILL, 0.1),
     ("Trainer", signal.SIGKILL, 0.4),
@@ -181,6 +182,7 @@ def test_somebody_dies_or_hangs_while_everybody_goes_back(
     summary = run(full_run(tmp_path, log), fault)
     fault.check(1)
     check(tmp_path, summary)
+    assert summary.wall_s < 120.0, "it waited for failure.startup_timeout_s"
     assert checksums(newest_save(tmp_path)) == calm
 
 
