@@ -118,6 +118,7 @@ class Books:
             self._last_report = {
                 Address("trainer", part.trainer_id, part.generation): part.number for part in record.reports
             }
+            self._durable = dict(self._last_report)  # what follows is not in the store yet
 
     def durable(self, record: SplitsRecord) -> None:
         """``record`` is in the state store: trainers need not keep the reports it counts."""

@@ -67,11 +67,15 @@ class FailureHandler:
         books: Callable[[], Books | None],
         new_books: Callable[[BooksState | None], None],
         retire_books: Callable[[], None],
+        remember: Callable[[], None],
         running: set[Address],
         event: Callable[..., None],
         say: Callable[[str], None],
     ) -> None:
-        """``saver``, ``rows`` and ``rollback`` are ``None`` when nothing is saved. ``running``: kept up to date."""
+        """``saver``, ``rows`` and ``rollback`` are ``None`` when nothing is saved. ``running``: kept up to date.
+
+        ``remember``: has the state store know what is known now, if it answers.
+        """
         self._directory, self._launcher, self._recovery, self._places = directory, launcher, recovery, places
         self._saver, self._rows, self._rollback = saver, rows, rollback
         self._max_failures, self._warm, self._total = max_failures, warm, total_samples
@@ -79,6 +83,9 @@ class FailureHandler:
         self._event, self._say = event, say
         self._replays: list[_Replay] = []
         self._replacements = 0
+        self._remember = remember
+        self.rolling_back = False
+        """Whoever replaces this coordinator in the middle has to do it again."""
         self.failures: list[Failure] = []
         self.rolled_back_samples = 0
 
@@ -112,7 +119,9 @@ class FailureHandler:
             self.failures.append(failure)
             raise RunFailedError(decision.reason)
         if decision.action == "ignore":
-            self._recovery.start_spare(address.index, self._places.for_spare(entry))
+            node_id = self._places.for_spare(entry)
+            if node_id is not None:
+                self._recovery.replace_spare(address.index, node_id)
             return
         self._replacements += 1
         self.failures.append(failure)
@@ -140,8 +149,9 @@ class FailureHandler:
             )
             self._running.add(successor)
 
-    def recall(self, failures: Sequence[Mapping[str, Any]], rolled_back_samples: int) -> None:
+    def recall(self, failures: Sequence[Mapping[str, Any]], rolled_back_samples: int, rolling_back: bool) -> None:
         """After a restart of the coordinator: what happened before."""
+        self.rolling_back = rolling_back
         self.failures = [Failure.model_validate(one) for one in failures]
         self._replacements = len(self.failures)
         self.rolled_back_samples = rolled_back_samples
@@ -156,7 +166,8 @@ class FailureHandler:
         self._say(failure_line(failure, "a new one knows the living actors from the state store"))
 
     def poll(self) -> None:
-        """Note which rollbacks have been caught up with."""
+        """Note which rollbacks have been caught up with; start spares that are due."""
+        self._recovery.poll()
         books = self._books()
         if books is None or not self._replays:
             return
@@ -183,13 +194,33 @@ class FailureHandler:
         return self._restore(entry, failure, number, recovery.mode == "full")
 
     def _restore(self, entry: Entry, failure: Failure, number: int, everybody: bool) -> Failure:
-        assert self._rows is not None and self._rollback is not None
-        node_id = self._places.for_shard(entry)
+        assert self._rows is not None
         if not everybody:
-            return self._rows.restore_shard(entry, node_id, failure)
+            return self._rows.restore_shard(entry, self._places.for_shard(entry), failure)
+        return self._roll_back([entry], failure, number)
+
+    def take_over(self, deaths: Sequence[Death]) -> None:
+        """After a restart of the coordinator: who died meanwhile, and a rollback that was under way."""
+        for death in deaths:
+            if death.entry.address.role == "keeper":
+                self.handle(death)
+        if self.rolling_back and self._rollback is not None:
+            lost = [death.entry for death in deaths if death.entry.address.role == "shard"]
+            for entry in lost:
+                self._launcher.confirm_dead(entry)
+                self._directory.remove(entry.address)
+            unfinished = [n for n, one in enumerate(self.failures) if (one.role, one.mode) == ("shard", "none")]
+            number = unfinished[-1] if unfinished else len(self.failures) - 1
+            self.failures[number] = self._roll_back(lost, self.failures[number], number)
+        for death in deaths:  # but for those who were replaced already
+            self.handle(death)
+
+    def _roll_back(self, gone: list[Entry], failure: Failure, number: int) -> Failure:
+        assert self._rows is not None and self._rollback is not None and self._saver is not None
         started = time.monotonic()
-        back = self._rollback.run(entry, node_id, self._retire_books)
-        assert self._saver is not None
+        self.rolling_back = True
+        self._remember()
+        back = self._rollback.run(gone, self._retire_books)
         self._saver.planner.row_losing_failures += 1
         self._running.clear()
         self._new_books(back.state.books if back.state else None)
@@ -221,5 +252,6 @@ class FailureHandler:
             skipped=list(back.skipped),
             pids=back.pids,
         )
+        self.rolling_back = False
         self._saver.replan()
         return failure

@@ -39,12 +39,20 @@ def open_failure_handler(
     books: Callable[[], Books | None],
     new_books: Callable[[BooksState | None], None],
     retire_books: Callable[[], None],
+    remember: Callable[[], None],
     running: set[Address],
     event: Callable[..., None],
     say: Callable[[str], None],
 ) -> FailureHandler:
     """Without ``saves`` rows that are gone end the run; for the others see ``FailureHandler``."""
-    timeout_s = config.failure.startup_timeout_s
+    nodes = [node.node_id for node in assignment.nodes]
+    sizes = [sum(piece_bytes(piece, config.embedding) for piece in own) for own in placed.pieces]
+    places = Places(
+        directory,
+        launcher,
+        dict(zip(nodes, budgets(assignment, config.cluster.memory_budget_bytes), strict=True)),
+        sizes.__getitem__,
+    )
     rows = rollback = None
     if saves is not None:
         store, saver = saves.store, saves.saver
@@ -57,19 +65,11 @@ def open_failure_handler(
             total_samples,
             shard_counts.pending,
             shard_counts.accesses,
-            timeout_s,
+            shard_counts.restored,
             event,
             say,
         )
-        rollback = Rollback(directory, launcher, supervisor, setup, store, saver, rows, timeout_s)
-    nodes = [node.node_id for node in assignment.nodes]
-    sizes = [sum(piece_bytes(piece, config.embedding) for piece in own) for own in placed.pieces]
-    places = Places(
-        directory,
-        launcher,
-        dict(zip(nodes, budgets(assignment, config.cluster.memory_budget_bytes), strict=True)),
-        sizes.__getitem__,
-    )
+        rollback = Rollback(directory, launcher, supervisor, setup, store, saver, rows, places.for_shard)
     return FailureHandler(
         directory,
         launcher,
@@ -84,6 +84,7 @@ def open_failure_handler(
         books,
         new_books,
         retire_books,
+        remember,
         running,
         event,
         say,

@@ -32,20 +32,24 @@ class Recalled(NamedTuple):
 
 
 def recall_directory(directory: Directory, launcher: Launcher, roles: Sequence[RoleRecord]) -> list[Death]:
-    """Know the living actors again; returns those who are gone, or were not ready when the coordinator died."""
+    """Know the living actors again; returns those who are gone, or were not ready when the coordinator died.
+
+    One that is known to be gone may have no successor yet: the coordinator died while it was at that.
+    """
     lost = []
+    nodes = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
     for role in sorted(roles, key=lambda one: one.role != "keeper"):
-        entry = None
-        if role.state != "GONE":
-            entry = Entry(role.address, _actor(role.handle), role.node_id, role.process, name=role.handle)
+        entry, gone = None, role.state == "GONE"
+        if not gone or (role.role != "spare" and (role.role != "keeper" or role.node_id in nodes)):
+            actor = None if gone else _actor(role.handle)
+            entry = Entry(role.address, actor, role.node_id, role.process, name=role.handle)
             entry.ready = role.state == "ALIVE"
         directory.recall(role.address, entry)
         if entry is not None and (entry.actor is None or (not entry.ready and role.role != "spare")):
             lost.append(Death(entry, "it died while there was no coordinator", 0.0))
     launcher.recall()
     for death in lost:
-        if death.entry.actor is not None:
-            launcher.confirm_dead(death.entry)
+        launcher.confirm_dead(death.entry)
     return lost
 
 
@@ -61,6 +65,7 @@ def coordinator_records(
         "started_samples": started_samples,
         "failures": failures,
         "rolled_back_samples": handler.rolled_back_samples,
+        "rolling_back": handler.rolling_back,
     }
     if saves is None:
         return [CoordinatorRecord.model_validate(common)]

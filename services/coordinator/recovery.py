@@ -12,6 +12,7 @@ from services.coordinator.directory import Directory, Entry
 from services.coordinator.failure_line import failure_line
 from services.coordinator.launch import Launcher
 from services.coordinator.setup import RunSetup
+from services.coordinator.spare_starts import SAID_DELAY_S, SpareStarts
 from services.coordinator.supervisor import Supervisor
 from services.identity import Address
 from services.memory.descriptors import KeeperError
@@ -52,6 +53,7 @@ class Recovery:
         self._start_timeout_s, self._heartbeat_s, self._say, self._event = start_timeout_s, heartbeat_s, say, event
         self._newest = newest
         self._unused: tuple[Entry, Address | None] | None = None  # asked to adopt what is not there
+        self._spares = SpareStarts()
         self._serving: dict[int, Entry] = {}  # shards that were replaced and have their rows
 
     def renew_keeper(self, dead: Entry, failure: Failure) -> Failure:
@@ -158,7 +160,8 @@ class Recovery:
         entry, spare = self.successor_process(dead, dead.node_id)
         timeout_s = self._start_timeout_s if spare is None else _SPARE_ADOPT_S
         try:
-            process, marked, load_s = ray.get(entry.actor.adopt.remote(entry.address), timeout=timeout_s)
+            call = entry.actor.adopt.remote(entry.address)
+            process, marked, load_s = self._setup.patience.wait(call, entry, timeout_s)
         except DIED_TOO:
             return failure
         except ray.exceptions.RayTaskError as error:
@@ -167,11 +170,6 @@ class Recovery:
             self._event("not_adopted", address=str(entry.address), error=str(error.cause))
             self._unused = (entry, spare)
             return None
-        except ray.exceptions.GetTimeoutError:
-            if spare is None or not self._launcher.confirm_dead(entry):
-                raise
-            self._directory.remove(spare)  # it hung: the next one, or a new process, takes its place
-            return self.adopt_shard(entry, failure)
         self.serve(entry, spare, process)
         seconds = time.monotonic() - started
         torn = ""
@@ -228,10 +226,26 @@ class Recovery:
         """After a restart: shards that had rows have them."""
         self._serving = {entry.address.index: entry for entry in self._directory.all("shard") if entry.ready}
 
-    def start_spare(self, index: int, node_id: str | None) -> None:
-        """Have an idle process ready for the next loss; not waited for. ``None``: its node died."""
-        if node_id is not None:
-            self._supervisor.watch(self._launcher.role("spare", index, node_id))
+    def start_spare(self, index: int, node_id: str) -> None:
+        """Have an idle process ready for the next loss; not waited for."""
+        self._spares.started(index, time.monotonic())
+        self._supervisor.watch(self._launcher.role("spare", index, node_id))
+
+    def replace_spare(self, index: int, node_id: str) -> None:
+        """One died idle: another follows, later each time that they die soon after their start."""
+        delay_s = self._spares.died(index, node_id, time.monotonic())
+        if delay_s:
+            self._event("spare_delayed", index=index, seconds=delay_s)
+        if delay_s == SAID_DELAY_S:
+            self._say(
+                f"spare {index} dies again and again soon after its start: others follow less and less often; "
+                "cluster.spare_shards=0 does without"
+            )
+
+    def poll(self) -> None:
+        """Start the spares that are due."""
+        for index, node_id in self._spares.due(time.monotonic()):
+            self.start_spare(index, node_id)
 
     def successor(self, trainer: Address, lost: Address) -> ShardTarget | None:
         """Where a trainer finds the younger incarnation of ``lost``; ``None`` while it has no rows yet."""

@@ -34,17 +34,17 @@ class RowRecovery:
         total_samples: int,
         pending: Callable[[int], int | None],
         accesses: Callable[[], int | None],
-        timeout_s: float,
+        restored: Callable[[int], None],
         event: Callable[..., None],
         say: Callable[[str], None],
     ) -> None:
         """``source``: all saves. ``pending``: a shard's last count of accesses to rows since they were saved.
 
-        ``accesses``: of the whole run, as far as that can be told.
+        ``accesses``: of the whole run, as far as that can be told. ``restored``: told of a shard that begins anew.
         """
         self._recovery, self._launcher, self._setup, self._saver = recovery, launcher, setup, saver
         self._source, self._total, self._pending, self._accesses = source, total_samples, pending, accesses
-        self._timeout_s, self._event, self._say = timeout_s, event, say
+        self._restored, self._event, self._say = restored, event, say
 
     def restore_shard(self, dead: Entry, node_id: str, failure: Failure) -> Failure:
         """A spare of ``node_id``, or a new process there, gets the newest saved version of every row."""
@@ -59,6 +59,7 @@ class RowRecovery:
             planner.row_losing_failures += 1
             planner.spent_pls += pls
             planner.charge_accesses(loss.pending_accesses, self._accesses())
+            self._restored(shard_id)
             self._saver.replan()
         seconds = time.monotonic() - started
         failure = failure.model_copy(
@@ -110,14 +111,14 @@ class RowRecovery:
 
         Raises:
             CheckpointError: the saves cannot be read.
-            RayError: it died again and again.
+            RayError: it died or hung again and again.
         """
         spec = self._setup.shard_spec(dead.address.index)
         for attempt in range(_ATTEMPTS):
             entry, spare = self._recovery.successor_process(dead, node_id)
             try:
                 call = entry.actor.restore.remote(entry.address, spec, order)
-                process, report, load_s = ray.get(call, timeout=self._timeout_s)
+                process, report, load_s = self._setup.patience.wait(call, entry)
             except DIED_TOO:
                 if attempt == _ATTEMPTS - 1:
                     raise

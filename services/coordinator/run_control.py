@@ -82,8 +82,7 @@ class RunControl:
         self._resume, self._recalled = resume, recalled
         self._memory: RunMemory | None = None
         self._deaths: list[Death] = []
-        self._started_samples = 0
-        self._noted_s = 0.0
+        self._started_samples, self._total_samples, self._noted_s = 0, 0, 0.0
         self._config, self._run_id = config, run_id
         self._started_s = started_s - time.time() + time.monotonic()
         self._directory, self._launcher, self._assignment, self._lock = directory, launcher, assignment, lock
@@ -100,7 +99,6 @@ class RunControl:
         self._cancelled: str | None = None
         self._trainer_stats: dict[Address, dict[str, Any]] = {}
         self._driver_seen_s = time.monotonic()
-        self._total_samples = 0
         self._shard_counts: ShardCounts | None = None
         self._running: set[Address] = set()  # trainers whose run has not ended
         self._ends: deque[Finished] = deque()
@@ -119,9 +117,12 @@ class RunControl:
                 self._explain_early_death()
                 raise
             self._train()
-            self._stage = "saving"
-            if self._saves is not None:
-                self._saves.at_end("the run is done")
+            while self._saves is not None:  # who dies meanwhile is replaced, and may bring everybody back to a save
+                self._stage = "saving"
+                self._saves.at_end("the run is done", self._mend)
+                if self._books is not None and self._books.done:
+                    break
+                self._go_on()
             state = "SUCCEEDED"
         except CancelledError as cancelled:
             state, error = "CANCELLED", str(cancelled)
@@ -346,7 +347,7 @@ class RunControl:
         self._books = open_books(self._config, self._data, self._files, self._knows, recalled.splits.books)
         self._books.recall(recalled.splits)
         self._handler = self._failure_handler(placed)
-        self._handler.recall(record.failures, record.rolled_back_samples)
+        self._handler.recall(record.failures, record.rolled_back_samples, record.rolling_back)
         for entry in self._trainers():
             if entry.actor is not None:
                 self._supervisor.rejoin(entry)
@@ -370,6 +371,7 @@ class RunControl:
             lambda: self._books,
             self._renew_books,
             self._retire_books,
+            self._memory.keep if self._memory else lambda: None,
             self._running,
             self._event,
             self._say,
@@ -397,25 +399,30 @@ class RunControl:
             raise RunFailedError(f"{address.role} {address.index}: {death.cause} during {self._stage}")
 
     def _train(self) -> None:
-        assert self._books is not None
         assert self._handler is not None
         self._running.update(entry.address for entry in self._trainers())
         if self._saves is not None:
             self._saves.start()
-        for death in self._deaths:  # who died while there was no coordinator
+        self._handler.take_over(self._deaths)
+        self._go_on()
+
+    def _mend(self, seconds: float) -> None:
+        assert self._handler is not None
+        deaths, finished = self._supervisor.poll(seconds)
+        self._check()
+        self._ends.extend(finished)
+        for death in deaths:
             self._handler.handle(death)
+        self._handler.poll()
+
+    def _go_on(self) -> None:
         while self._running:
-            deaths, finished = self._supervisor.poll(_POLL_S)
-            self._check()
-            for death in deaths:
-                self._handler.handle(death)
-            self._handler.poll()
+            self._mend(_POLL_S)
             self._note_progress()
-            self._ends.extend(finished)
             while self._ends:
                 self._handle_end(self._ends.popleft())
         self._check()
-        if not self._books.done:
+        if self._books is None or not self._books.done:
             raise RunFailedError("every trainer ended, but rows are still uncommitted")
         self._stage = "finishing"
         self._books.settle()
@@ -443,7 +450,6 @@ class RunControl:
     def _handle_end(self, end: Finished) -> None:
         """A trainer returned or raised."""
         address = end.entry.address
-        assert self._handler is not None
         if not self._knows(address):  # replaced meanwhile: what it ended with concerns nobody
             return
         if end.error is None:
@@ -453,10 +459,7 @@ class RunControl:
         if isinstance(end.error, (ray.exceptions.RayActorError, ShardUnavailableError)):
             deadline = time.monotonic() + _ROOT_CAUSE_S  # it, or what it called, died: a watch tells who
             while self._knows(address) and time.monotonic() < deadline:
-                deaths, finished = self._supervisor.poll(_POLL_S)
-                self._ends.extend(finished)
-                for death in deaths:
-                    self._handler.handle(death)
+                self._mend(_POLL_S)
             if not self._knows(address):
                 return
         raise RunFailedError(f"{address}: {explain(end.error)}")

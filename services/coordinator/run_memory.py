@@ -136,6 +136,15 @@ class RunMemory:
         with self._kept:
             self._kept.wait_for(lambda: self._kept_lease >= lease_id, _LEASE_WAIT_S)
 
+    def keep(self) -> None:
+        """Have what the coordinator knows now in the store, if that answers."""
+        if self._mirror is None or self._mirror.away:
+            return
+        with contextlib.suppress(Exception):  # whatever ended the mirror, training goes on
+            for record in self._others():
+                self._mirror.put(record)
+            self._mirror.flush(_FLUSH_S)
+
     def close(self, state: Literal["SUCCEEDED", "FAILED", "CANCELLED"], error: str | None) -> None:
         """Write the last state and end."""
         self._run = self._run.model_copy(update={"state": state, "error": error})

@@ -25,6 +25,9 @@ from services.state.quality_records import PlsRecord
 from services.summary import Pls
 from services.trainer.dense_start import SavedAt
 
+_AT_END_S, _FIRST_PAUSE_S = 120.0, 1.0
+"""The storage may be away for a minute when all is trained."""
+
 
 class RunSaves:
     """The store and its saver, and what the run started from."""
@@ -106,7 +109,7 @@ class RunSaves:
             self.saver.planner.resumed(pls.spent, pls.effective, record.row_losing_failures)
 
     def start(self) -> None:
-        """Training begins now."""
+        """Training begins now, for the first time."""
         self._since_s = time.monotonic()
         self.saver.start()
 
@@ -115,15 +118,20 @@ class RunSaves:
         saves = self.store.list()
         return SavedAt(self.store.url, self.store.run, saves[-1].save_id) if saves else None
 
-    def at_end(self, why: str) -> None:
+    def at_end(self, why: str, mend: Callable[[float], None] | None = None) -> None:
         """The last save, from which the run can be exported or gone on with.
+
+        ``mend``: replaces who died, for so many seconds, before it is tried again; ``None``: it is tried once.
 
         Raises:
             RunFailedError: it failed; the event ``save_failed`` says why.
         """
         if not self._config.checkpoint.at_end:
             return
-        saved = self.saver.save_now(why)
+        saved, deadline, pause_s = self.saver.save_now(why), time.monotonic() + _AT_END_S, _FIRST_PAUSE_S
+        while saved is None and mend is not None and time.monotonic() < deadline:
+            mend(pause_s)
+            saved, pause_s = self.saver.save_now(why), 2 * pause_s
         if saved is None:
             raise RunFailedError(
                 "what was trained could not be saved at the end: see the event save_failed in "

@@ -84,6 +84,8 @@ class SaveRound:
         absent = sorted(self._owners - {shard.address.index for shard in shards})
         if absent:
             raise SaveAbandonedError(f"shards {absent} are being replaced")
+        if not trainers:  # nobody could be resumed from a save without the dense state
+            raise SaveAbandonedError("every trainer is being replaced")
         state = self._state()
         ticket = self._store.begin(
             order.kind,

@@ -14,6 +14,7 @@ from services.config import RunConfig
 from services.coordinator.directory import Directory, Entry
 from services.coordinator.launch import Launcher
 from services.coordinator.nodes import Assignment, budgets
+from services.coordinator.patience import Patience
 from services.memory.process import ProcessIdentity
 from services.placement.planner import plan_placement
 from services.placement.tables import TableSpec
@@ -33,6 +34,7 @@ from trainer.data.unlabeled import PredictPlan
 from trainer.tables import table_dims
 
 _STREAMS = 1024
+_REPLICA_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,9 @@ class RunSetup:
         self._directory, self._launcher = directory, launcher
         self._data, self._placed, self._total = data, placed, total_samples
         self._dataset_ref, self._encoders_ref = ray.put(data.dataset), ray.put(data.encoders)
-        self._timeout_s = config.failure.startup_timeout_s
+        failure = config.failure
+        self._timeout_s = failure.startup_timeout_s
+        self.patience = Patience(directory, launcher, failure.heartbeat_timeout_s, failure.startup_timeout_s)
 
     def load_shards(self, order: RestoreOrder | None = None) -> None:
         """Create the rows of every shard: their first values, or those of a save.
@@ -160,10 +164,14 @@ class RunSetup:
         )
 
     def setup_trainer(self, trainer_id: int, call: Any) -> str:
-        """Wait until the trainer is ready to run; tells where its dense parameters are from."""
+        """Wait until the trainer is ready to run; tells where its dense parameters are from.
+
+        Raises:
+            RayActorError: it died, or hung and was killed.
+        """
         entry = self._directory.get("trainer", trainer_id)
         assert entry is not None
-        process, source = ray.get(call, timeout=self._timeout_s)
+        process, source = self.patience.wait(call, entry)
         entry.process, entry.ready = ProcessIdentity(*process), True
         return str(source)
 
@@ -176,8 +184,11 @@ class RunSetup:
         server = self._directory.get("sync_server", 0)
         if not trainers or server is None:  # it is fed when a trainer is there
             return
-        asked = trainers if mean else trainers[:1]
-        replicas = ray.get([one.actor.center_weights.remote(save) for one in asked], timeout=self._timeout_s)
+        calls = [one.actor.center_weights.remote(save) for one in (trainers if mean else trainers[:1])]
+        if mean:  # whoever hangs or died is not waited for, unless that is everybody
+            done, late = ray.wait(calls, num_returns=len(calls), timeout=_REPLICA_S)
+            calls = [call for call in done if _answered(call)] or late or calls
+        replicas = ray.get(calls, timeout=self._timeout_s)
         weights = replicas[0] if len(replicas) == 1 else mean_array(replicas)
         call = server.actor.load.remote(weights, self._config.sync.alpha)
         server.process, server.ready = ProcessIdentity(*ray.get(call, timeout=self._timeout_s)), True
@@ -209,3 +220,11 @@ class RunSetup:
             sync_keeper=self._launcher.shared_keeper(server.node_id, node_id) if server else None,
             dense_start=start,
         )
+
+
+def _answered(call: Any) -> bool:
+    try:
+        ray.get(call)
+    except ray.exceptions.RayActorError:
+        return False
+    return True

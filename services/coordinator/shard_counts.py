@@ -27,6 +27,10 @@ class ShardCounts:
         for shard_id, count in pending.items():
             self._last[shard_id] = {**self._last.get(shard_id, {}), "pending_accesses": count}
 
+    def restored(self, shard_id: int) -> None:
+        """Its rows are those that were saved: what it lost is charged, and not to be charged again."""
+        self._last[shard_id] = {**self._last.get(shard_id, {}), "pending_accesses": 0}
+
     def pending(self, shard_id: int) -> int | None:
         """Accesses to its rows since each was saved; ``None``: it never said."""
         return self._last.get(shard_id, {}).get("pending_accesses")

@@ -7,6 +7,7 @@ It behaves like an object store, whatever is below: a file is put whole or not a
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import random
 import threading
@@ -124,7 +125,7 @@ class FaultyFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec has n
         if mode in ("wb", "xb"):
             self.check("write", path)
             return FaultyWriter(lambda data: self.pipe_file(path, data))
-        raise NotImplementedError(f"faulty storage opens files for rb, wb and xb, not {mode!r}: {path}")
+        raise io.UnsupportedOperation(f"faulty storage opens files for rb, wb and xb, not {mode!r}: {path}")
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> Any:
         """List a folder."""

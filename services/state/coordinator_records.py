@@ -26,6 +26,7 @@ class CoordinatorRecord(Record):
         row_losing_failures: for the mean time between them.
         failures: as in ``summary.json``.
         rolled_back_samples: by full recoveries.
+        rolling_back: everybody is on the way back to a save; whoever finds it so does it again.
     """
 
     kind: ClassVar[str] = "coordinator"
@@ -41,3 +42,4 @@ class CoordinatorRecord(Record):
     row_losing_failures: Count = 0
     failures: tuple[dict[str, Any], ...] = ()
     rolled_back_samples: Count = 0
+    rolling_back: bool = False

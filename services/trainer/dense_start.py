@@ -59,6 +59,8 @@ def dense_state_name(trainer_id: int) -> str:
 MEMORY = "its memory"
 INITIAL = "its initial values"
 
+_PEER_S = 30.0
+
 CENTER_STATE = "dense/center"
 """Name of the sync server's copy in a save."""
 
@@ -78,8 +80,9 @@ def start_dense(
     if memory is None:
         memory = DenseMemory.create(keeper, address, module, layout, optimizer)
     if start.peer is not None and not start.rollback:
-        with contextlib.suppress(ray.exceptions.RayActorError):  # it died as well: the save is next
-            weights, state = ray.get(start.peer.dense_state.remote())
+        # It died or hangs as well: the save is next.
+        with contextlib.suppress(ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+            weights, state = ray.get(start.peer.dense_state.remote(), timeout=_PEER_S)
             memory.weights.copy_(to_tensor(weights))
             memory.state.copy_(to_tensor(state))
             return memory, "a peer"

@@ -11,6 +11,7 @@ import pytest
 
 from services.coordinator.accounts import Accounts, TooManyBadError
 from services.coordinator.books import Books
+from services.coordinator.books_state import BooksState
 from services.coordinator.run_files import RunFiles
 from services.coordinator.work_queue import AccountingError, WorkQueue
 from services.identity import Address
@@ -22,9 +23,11 @@ from trainer.metrics import EvalAccumulator, EvalMetrics, ProgressiveLoss
 TRAINER = Address("trainer", 0, 1)
 
 
-def books(tmp_path: Path, *, known: bool = True, evaluation: bool = False) -> Books:
+def books(tmp_path: Path, *, known: bool = True, evaluation: bool = False, state: BooksState | None = None) -> Books:
     train, held_out = [Split("a.tsv", 0, 10)], [Split("a.tsv", 10, 12)] if evaluation else []
     queue = WorkQueue(train, held_out, 1, None)
+    if state is not None:
+        queue.go_to(state.position)
     return Books(queue, Accounts(0, 0), RunFiles(str(tmp_path)), lambda address: known)
 
 
@@ -64,6 +67,20 @@ def test_a_replaced_trainer_neither_leases_nor_commits(tmp_path: Path) -> None:
     assert kept.lease(TRAINER) == "done"
     kept.report(TRAINER, 1, Report([Commit(0, 0, 4, 4, False)]), [])
     assert kept.fatal is None and kept.counts.trained == 0
+
+
+def test_reports_counted_after_a_restart_are_kept_until_they_are_recorded(tmp_path: Path) -> None:
+    """Else a coordinator that dies twice in a moment would miss one that its trainer no longer has."""
+    first = books(tmp_path)
+    lease = first.lease(TRAINER)
+    first.report(TRAINER, 1, commit(lease, 0, 4), [])
+    record = first.record()
+    restarted = books(tmp_path, state=record.books)
+    restarted.recall(record)
+    assert restarted.report(TRAINER, 2, commit(lease, 4, 6), [])[1:] == (2, 1)
+    restarted.durable(restarted.record())
+    assert restarted.report(TRAINER, 2, commit(lease, 4, 6), [])[1:] == (2, 2)
+    assert restarted.fatal is None and restarted.counts.trained == 6
 
 
 def test_rows_queued_again_are_marked(tmp_path: Path) -> None:
