@@ -55,12 +55,11 @@ def run_directory(config: RunConfig, resume: Resume = "auto") -> Iterator[tuple[
             raise NothingToResumeError(
                 f"run {config.name!r} in {storage} cannot be resumed: {why_not}; pass --allow-fresh to begin it anew"
             )
-        if why_not is None and config.checkpoint.enabled:
+        if why_not is None:
             directory.mkdir(parents=True, exist_ok=True)
             (directory / "summary.json").unlink(missing_ok=True)
             yield directory, True
         else:
-            why_not = why_not or "checkpoint.enabled is false"
             _refuse_others(config, why_not)
             moved = _fresh(directory)
             if moved is not None:
@@ -72,6 +71,8 @@ def run_directory(config: RunConfig, resume: Resume = "auto") -> Iterator[tuple[
 
 def _why_not(config: RunConfig, directory: Path) -> str | None:
     """Why the former run cannot be gone on with; ``None``: it can."""
+    if not config.checkpoint.enabled:
+        return "checkpoint.enabled is false"
     if not directory.exists() and not config.checkpoint.url:
         return "there is no such run"
     summary = directory / "summary.json"

@@ -22,9 +22,9 @@ from services.driver import run
 from services.progress import Progress
 from services.ray_session import ray_session
 from services.summary import PredictionSummary, Summary
-from tests.services.run_tools import assert_nothing_left, click_log, events, role_processes, shared_files, tiny_run
+from tests.services.run_tools import click_log, events, role_processes, tiny_run
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_left")]
 
 ROWS = 12_001  # enough that two swapped neighbours move no AUC by 1e-6
 
@@ -33,13 +33,6 @@ ROWS = 12_001  # enough that two swapped neighbours move no AUC by 1e-6
 def ray_for_all() -> Iterator[None]:
     with ray_session(RunConfig.model_validate({"cluster": {"trainers": 6, "shards": 4}})):
         yield
-
-
-@pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    before = shared_files()
-    yield
-    assert_nothing_left(os.getpid(), before)
 
 
 def random_log(path: Path, rows: int, seed: int) -> list[str]:

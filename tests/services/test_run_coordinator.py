@@ -27,19 +27,17 @@ from tests.services.fault_tools import (
     shard_pids,
 )
 from tests.services.run_tools import (
-    assert_nothing_left,
-    click_log,
     events,
     role_processes,
-    shared_files,
     tiny_run,
     wait_until,
 )
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("nothing_left")]
 
 ROWS, EPOCHS = 12_000, 2
-QUICK = {"heartbeat_s": 0.5, "heartbeat_timeout_s": 3.0, "lease_s": 10.0}
+QUICK = {"heartbeat_s": 0.5, "heartbeat_timeout_s": 3.0, "lease_s": 10.0, "startup_timeout_s": 600.0}
+"""Who waits for the start of somebody that hangs comes too late for the test's own timeout."""
 PARTIAL = {"strategy": "partial_vanilla", "pls_budget": 1.0, "interval_s": 0.5}
 
 
@@ -47,18 +45,6 @@ PARTIAL = {"strategy": "partial_vanilla", "pls_budget": 1.0, "interval_s": 0.5}
 def ray_for_all() -> Iterator[None]:
     with ray_session(RunConfig.model_validate({"cluster": {"trainers": 4, "shards": 3}})):
         yield
-
-
-@pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    before = shared_files()
-    yield
-    assert_nothing_left(os.getpid(), before)
-
-
-@pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return click_log(tmp_path_factory.mktemp("data") / "clicks.tsv", ROWS)
 
 
 def full_run(folder: Path, log: Path, **sections: dict[str, Any]) -> RunConfig:
@@ -109,6 +95,7 @@ def after_a_shard_died(folder: Path, delay_s: float, saves: int, act: Callable[[
     return strike
 
 
+@pytest.mark.slow  # once, in each phase of a run, is in test_run_phases
 def test_it_dies_twice_and_nobody_waits(tmp_path: Path, log: Path) -> None:
     fault = Faults(tmp_path, (0.1, kill_coordinator), (0.4, kill_coordinator), settle=0)
 
@@ -156,6 +143,7 @@ def test_it_dies_while_a_shard_comes_back(tmp_path: Path, log: Path, warm: bool,
 
 
 SOMEBODY = [
+    ("EmbeddingShard", signal.SIGSTOP, 0.0),
     ("EmbeddingShard", signal.SIGSTOP, 0.2),
     ("EmbeddingShard", signal.SIGSTOP, 1.0),
     ("Trainer", signal.SIGKILL, 0.0),
@@ -167,9 +155,10 @@ SOMEBODY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("role", "number", "delay_s"),
-    [("EmbeddingShard", signal.SIGSTOP, 0.0), *(pytest.param(*one, marks=pytest.mark.slow) for one in SOMEBODY)],
+    SOMEBODY,
 )
 def test_somebody_dies_or_hangs_while_everybody_goes_back(
     tmp_path: Path, log: Path, calm: dict[str, object], role: str, number: signal.Signals, delay_s: float
@@ -182,11 +171,11 @@ def test_somebody_dies_or_hangs_while_everybody_goes_back(
     summary = run(full_run(tmp_path, log), fault)
     fault.check(1)
     check(tmp_path, summary)
-    assert summary.wall_s < 120.0, "it waited for failure.startup_timeout_s"
     assert checksums(newest_save(tmp_path)) == calm
 
 
-@pytest.mark.parametrize("warm", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("warm", [False, True])
 def test_a_spare_that_hangs_when_it_is_needed_is_not_waited_for(tmp_path: Path, log: Path, warm: bool) -> None:
     """Nobody polls heartbeats while the coordinator waits for it, and ``failure.startup_timeout_s`` is minutes."""
 
@@ -205,7 +194,6 @@ def test_a_spare_that_hangs_when_it_is_needed_is_not_waited_for(tmp_path: Path, 
     fault.check(1)
     check(tmp_path, summary)
     assert summary.failures[-1].mode == ("warm" if warm else "partial")
-    assert summary.wall_s < 120.0, "it waited for failure.startup_timeout_s"
 
 
 def test_what_fails_when_all_is_trained_does_not_cost_the_model(tmp_path: Path, log: Path) -> None:

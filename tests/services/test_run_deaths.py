@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from services.config import RunConfig
 from services.driver import run
 from services.ray_session import ray_session
 from services.summary import Summary
+from tests.checkpoint.storage_faults import small_disk
 from tests.services.fault_tools import (
     Faults,
     assert_everything_committed,
@@ -28,9 +28,9 @@ from tests.services.fault_tools import (
     run_directory,
     shard_pids,
 )
-from tests.services.run_tools import assert_nothing_left, click_log, events, role_processes, shared_files, tiny_run
+from tests.services.run_tools import events, role_processes, tiny_run
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("nothing_left")]
 
 ROWS = 24_000
 QUICK = {"heartbeat_s": 0.5, "heartbeat_timeout_s": 3.0, "lease_s": 6.0}
@@ -40,18 +40,6 @@ QUICK = {"heartbeat_s": 0.5, "heartbeat_timeout_s": 3.0, "lease_s": 6.0}
 def ray_for_all() -> Iterator[None]:
     with ray_session(RunConfig.model_validate({"cluster": {"trainers": 3, "shards": 3}})):
         yield
-
-
-@pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    before = shared_files()
-    yield
-    assert_nothing_left(os.getpid(), before)
-
-
-@pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return click_log(tmp_path_factory.mktemp("data") / "clicks.tsv", ROWS)
 
 
 def some_run(folder: Path, log: Path, **sections: dict[str, Any]) -> RunConfig:
@@ -226,19 +214,6 @@ def test_a_hung_process_is_replaced_and_a_late_sigcont_finds_nobody(tmp_path: Pa
 # ---- storage ---------------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def small_disk(path: Path) -> Iterator[None]:
-    """A file system of 4 MB of its own."""
-    path.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(path)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("only who may mount can have a small disk")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(path)], check=True)
-
-
 def fill(path: Path) -> None:
     """Take what is left."""
     with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
@@ -283,7 +258,7 @@ def test_storage_that_fails_for_some_seconds(tmp_path: Path, log: Path, fault_ki
 
     fault = Faults(tmp_path, (0.1, break_it), (0.1, mend), settle=0)
     config = some_run(tmp_path, log, train={"batch_size": 8, "epochs": 3}, checkpoint={"interval_s": 0.5, **url})
-    with small_disk(disk) if fault_kind == "full" else contextlib.nullcontext():
+    with small_disk(disk, 4 << 20) if fault_kind == "full" else contextlib.nullcontext():
         summary = run(config, fault)
         newest = newest_save(tmp_path, str(saves) if url else None)
     fault.check(2)

@@ -18,16 +18,12 @@ from services.ray_session import ray_session
 from services.summary import Summary
 from tests.services.run_tools import (
     Fault,
-    assert_nothing_left,
-    click_log,
     events,
     role_processes,
-    shared_files,
     tiny_run,
-    wait_until,
 )
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_left")]
 
 ROWS, EPOCHS = 12_000, 2
 QUICK = {"heartbeat_s": 0.5, "heartbeat_timeout_s": 3.0, "lease_s": 6.0}
@@ -37,18 +33,6 @@ QUICK = {"heartbeat_s": 0.5, "heartbeat_timeout_s": 3.0, "lease_s": 6.0}
 def ray_for_all() -> Iterator[None]:
     with ray_session(RunConfig.model_validate({"cluster": {"trainers": 6, "shards": 4}})):
         yield
-
-
-@pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    before = shared_files()
-    yield
-    assert_nothing_left(os.getpid(), before)
-
-
-@pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return click_log(tmp_path_factory.mktemp("data") / "clicks.tsv", ROWS)
 
 
 def slow_run(folder: Path, log: Path, **sections: dict[str, Any]) -> RunConfig:
@@ -118,40 +102,6 @@ def test_more_deaths_than_allowed_fail_the_run_with_the_setting(tmp_path: Path, 
     assert "trainer " in summary.error and "its process died" in summary.error
     assert [failure.mode for failure in summary.failures] == ["none"]
     assert 0 < summary.samples.trained < ROWS * EPOCHS
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("role", "name"), [("SyncServer", "sync_server"), ("Keeper", "keeper")])
-def test_the_death_of_what_exists_once_fails_the_run_and_names_it(
-    tmp_path: Path, log: Path, role: str, name: str
-) -> None:
-    fault = Fault(role, signal.SIGKILL)
-    summary = run(slow_run(tmp_path, log), fault)
-    fault.check()
-    assert summary.state == "FAILED" and summary.error is not None
-    assert summary.error.startswith(f"{name} ") and "(generation 1): its process died after " in summary.error
-    assert [failure.role for failure in summary.failures] == [name]
-    assert Summary.read(tmp_path / "runs/run/summary.json") == summary
-
-
-@pytest.mark.slow
-def test_a_stopped_keeper_fails_the_run_and_everybody_leaves(tmp_path: Path, log: Path) -> None:
-    fault = Fault("Keeper", signal.SIGSTOP)
-    summary = run(slow_run(tmp_path, log, failure=QUICK, cluster={"trainers": 1, "shards": 1}), fault)
-    fault.check()
-    assert summary.state == "FAILED" and summary.error is not None
-    assert summary.error.startswith("keeper 0 (generation 1): no heartbeat for ")
-
-
-@pytest.mark.slow
-def test_without_its_coordinator_the_run_fails_and_actors_leave_with_their_lease(tmp_path: Path, log: Path) -> None:
-    fault = Fault("Coordinator", signal.SIGKILL)
-    summary = run(slow_run(tmp_path, log, failure=QUICK), fault)
-    fault.check()
-    assert summary.state == "FAILED" and summary.error is not None
-    assert "the coordinator died" in summary.error
-    assert Summary.read(tmp_path / "runs/run/summary.json") == summary
-    wait_until(lambda: not role_processes(os.getpid()), 6.0 + 10, "actors leave with their lease")
 
 
 @pytest.mark.slow

@@ -36,9 +36,9 @@ from tests.services.fault_tools import (
     shard_pids,
     shard_rows,
 )
-from tests.services.run_tools import assert_nothing_left, click_log, events, role_processes, shared_files, tiny_run
+from tests.services.run_tools import events, role_processes, tiny_run
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("nothing_left")]
 
 ROWS = 30_000
 SHARDS = 3
@@ -49,18 +49,6 @@ SEED = 7
 def ray_for_all() -> Iterator[None]:
     with ray_session(RunConfig.model_validate({"cluster": {"trainers": 2, "shards": SHARDS}})):
         yield
-
-
-@pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    before = shared_files()
-    yield
-    assert_nothing_left(os.getpid(), before)
-
-
-@pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return click_log(tmp_path_factory.mktemp("data") / "clicks.tsv", ROWS)
 
 
 def some_run(folder: Path, log: Path, **sections: dict[str, Any]) -> RunConfig:

@@ -61,11 +61,6 @@ def in_process(ray_for_all: None) -> Iterator[None]:
     assert_nothing_left(os.getpid(), before)
 
 
-@pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return click_log(tmp_path_factory.mktemp("data") / "clicks.tsv", ROWS)
-
-
 def kill_every_role() -> None:
     """Coordinator, keeper, shards, trainers, sync server: nothing that was in memory is left."""
     kill(role_processes(os.getpid(), *ROLES))

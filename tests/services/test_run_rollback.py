@@ -31,9 +31,9 @@ from tests.services.fault_tools import (
     run_directory,
     shard_pids,
 )
-from tests.services.run_tools import assert_nothing_left, click_log, events, shared_files, tiny_run
+from tests.services.run_tools import events, tiny_run
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("nothing_left")]
 
 ROWS, EPOCHS = 12_000, 2
 TRAINED = EPOCHS * int(ROWS * 0.9)
@@ -43,18 +43,6 @@ TRAINED = EPOCHS * int(ROWS * 0.9)
 def ray_for_all() -> Iterator[None]:
     with ray_session(RunConfig.model_validate({"cluster": {"trainers": 4, "shards": 3}})):
         yield
-
-
-@pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    before = shared_files()
-    yield
-    assert_nothing_left(os.getpid(), before)
-
-
-@pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return click_log(tmp_path_factory.mktemp("data") / "clicks.tsv", ROWS)
 
 
 def some_run(folder: Path, log: Path, **sections: dict[str, Any]) -> RunConfig:

@@ -17,9 +17,9 @@ from services.driver import run
 from services.progress import Progress
 from services.ray_session import ray_session
 from services.summary import Summary
-from tests.services.run_tools import assert_nothing_left, click_log, events, shared_files, tiny_run
+from tests.services.run_tools import events, tiny_run
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("nothing_left")]
 
 ROWS = 12_000
 DETERMINISTIC = {"deterministic": True, "lookahead": 0, "precision": "fp32", "batch_size": 8}
@@ -29,18 +29,6 @@ DETERMINISTIC = {"deterministic": True, "lookahead": 0, "precision": "fp32", "ba
 def ray_for_all() -> Iterator[None]:
     with ray_session(RunConfig.model_validate({"cluster": {"trainers": 3, "shards": 4}})):
         yield
-
-
-@pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    before = shared_files()
-    yield
-    assert_nothing_left(os.getpid(), before)
-
-
-@pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return click_log(tmp_path_factory.mktemp("data") / "clicks.tsv", ROWS)
 
 
 def some_run(folder: Path, log: Path, **sections: dict[str, Any]) -> RunConfig:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,22 +13,15 @@ from services.driver import run
 from services.progress import Progress
 from services.ray_session import ray_session
 from services.summary import Summary
-from tests.services.run_tools import assert_nothing_left, click_log, events, shared_files, tiny_run
+from tests.services.run_tools import click_log, events, tiny_run
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("nothing_left")]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def ray_for_all() -> Iterator[None]:
     with ray_session(RunConfig.model_validate({"cluster": {"trainers": 6, "shards": 4}})):
         yield
-
-
-@pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    before = shared_files()
-    yield
-    assert_nothing_left(os.getpid(), before)
 
 
 @pytest.mark.parametrize(

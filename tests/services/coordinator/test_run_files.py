@@ -14,7 +14,7 @@ from checkpoint.errors import StorageError
 from services.config import RunConfig
 from services.coordinator.run_files import RunFiles
 from services.paths import absolute
-from services.run_directory import OtherSavesError, RunInUseError, run_directory
+from services.run_directory import NothingToResumeError, OtherSavesError, RunInUseError, run_directory
 from tests.checkpoint.small_run import FULL, save_full, three_tables
 from trainer.data.block import RejectedLine
 
@@ -53,6 +53,14 @@ def test_saves_that_cannot_be_looked_at_are_no_reason_to_begin_anew(tmp_path: Pa
     with pytest.raises(StorageError, match="could not list: NotADirectoryError"), run_directory(chosen):
         pass
     assert (directory / "checkpoints").read_text() == "no directory", "nothing moved"
+
+
+def test_to_resume_without_saves_on_is_refused(tmp_path: Path) -> None:
+    chosen = config(name="r", storage_path=str(tmp_path), checkpoint={"enabled": False})
+    save_full(tmp_path / "r" / "checkpoints", three_tables())
+    with pytest.raises(NothingToResumeError, match=r"checkpoint\.enabled is false"), run_directory(chosen, "required"):
+        pass
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["r"], "nothing moved"
 
 
 def test_that_a_run_begins_anew_is_said_with_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

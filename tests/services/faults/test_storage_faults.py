@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import threading
 import time
 from pathlib import Path
@@ -211,3 +212,9 @@ def test_a_url_without_control_or_target_says_what_is_right() -> None:
     for url in ("faulty::file:///x", "faulty:///control"):
         with pytest.raises(ValueError, match=r"a faulty URL is faulty:///path/of/control\.json::protocol://path"):
             fsspec.url_to_fs(url)
+
+
+def test_a_file_is_put_whole_so_none_is_opened_to_append(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "control.json", f"file://{tmp_path}")
+    with pytest.raises(io.UnsupportedOperation, match="rb, wb and xb, not 'ab'"):
+        disk.fs.open(f"{disk.root}/f", "ab")
