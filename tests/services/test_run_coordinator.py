@@ -196,6 +196,7 @@ def test_a_spare_that_hangs_when_it_is_needed_is_not_waited_for(tmp_path: Path, 
     assert summary.failures[-1].mode == ("warm" if warm else "partial")
 
 
+@pytest.mark.slow
 def test_what_fails_when_all_is_trained_does_not_cost_the_model(tmp_path: Path, log: Path) -> None:
     """The storage is away when the last save is taken, and a shard dies then: it is tried again."""
     folder = run_directory(tmp_path) / "checkpoints"

@@ -62,6 +62,7 @@ def check_replaced(summary: Summary, folder: Path, faults: int) -> None:
         assert 0 < failure.at_samples < ROWS * EPOCHS and failure.reschedule_s > 0
 
 
+@pytest.mark.slow  # its short form is among the deaths of test_run_deaths
 def test_a_killed_trainer_is_replaced_and_no_row_is_lost(tmp_path: Path, log: Path) -> None:
     fault = Fault("Trainer", signal.SIGKILL)
     summary = run(slow_run(tmp_path, log), fault)

@@ -74,7 +74,7 @@ def check_warm(summary: Summary, folder: Path, fault: ShardFault, times: int, tr
     assert all(event["torn_rows"] == {} for event in adopted)
 
 
-@pytest.mark.parametrize(("spares", "shares"), [(1, [0.2, 0.6]), (0, [0.3])])
+@pytest.mark.parametrize(("spares", "shares"), [pytest.param(1, [0.2, 0.6], marks=pytest.mark.slow), (0, [0.3])])
 @pytest.mark.parametrize("optimizer", ["exact_adagrad"])
 def test_a_deterministic_run_ends_with_the_very_numbers_of_one_without_kills(
     tmp_path: Path, log: Path, optimizer: str, spares: int, shares: list[float]
