@@ -12,7 +12,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from services.config import RunConfig
 from services.coordinator.directory import Directory, Entry
 from services.coordinator.nodes import Assignment
-from services.identity import Role
+from services.identity import Address, Role
 from services.keeper import Keeper
 from services.memory.process import ProcessIdentity, kill_and_confirm
 from services.shard.actor import EmbeddingShard
@@ -44,13 +44,14 @@ class Launcher:
             "sync_server": 0.0,
         }
         self._keepers: dict[str, tuple[str, Any]] = {}
+        self._recalled = False
 
     def keeper(self, index: int, node_id: str) -> Entry:
         """The node's keeper; its socket name carries the run, so that several runs share a node.
 
         Its successor has the same name: nobody has to be told.
         """
-        address = self._directory.next_address("keeper", index)
+        address = self._next_address("keeper", index)
         name = f"{self._run_id}/keeper-{index}"
         actor = self._options(Keeper, str(address), node_id, 0.0).remote(
             address, name, self._coordinator, *self._timings
@@ -61,7 +62,7 @@ class Launcher:
     def role(self, role: Role, index: int, node_id: str) -> Entry:
         """A shard, spare, trainer or sync server, idle until it is given its work."""
         kind = {"shard": EmbeddingShard, "spare": EmbeddingShard, "trainer": Trainer, "sync_server": SyncServer}[role]
-        address = self._directory.next_address(role, index)
+        address = self._next_address(role, index)
         actor = self._options(kind, str(address), node_id, self._cpus[role]).remote(
             address, self.keeper_name(node_id), self._coordinator, *self._timings
         )
@@ -69,6 +70,7 @@ class Launcher:
 
     def recall(self) -> None:
         """After a restart: the keepers are those of the directory that live."""
+        self._recalled = True
         for entry in self._directory.all("keeper"):
             if entry.actor is None:
                 continue
@@ -161,12 +163,27 @@ class Launcher:
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
         )
 
+    def _next_address(self, role: Role, index: int) -> Address:
+        """One that no actor has: what the former coordinator started last the state store may never have heard of."""
+        address = self._directory.next_address(role, index)
+        while self._recalled and named_actor(self._actor_name(str(address))) is not None:
+            address = self._directory.next_address(role, index)
+        return address
+
     def _actor_name(self, name: str) -> str:
         return f"{self._run_id}/{name}"
 
     def _enter(self, entry: Entry) -> Entry:
         self._directory.put(entry)
         return entry
+
+
+def named_actor(name: str) -> ray.actor.ActorHandle | None:
+    """A living actor of any run."""
+    try:
+        return ray.get_actor(name, NAMESPACE)
+    except ValueError:
+        return None
 
 
 def start_all(launcher: Launcher, assignment: Assignment, *, synchronized: bool, spare_shards: int) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import ray
 
 from services.coordinator.directory import Directory, Entry
-from services.coordinator.launch import NAMESPACE, Launcher
+from services.coordinator.launch import Launcher, named_actor
 from services.coordinator.supervisor import Death
 from services.state.coordinator_records import CoordinatorRecord
 from services.state.quality_records import PlsEntry, PlsRecord, PolicyRecord
@@ -41,7 +41,7 @@ def recall_directory(directory: Directory, launcher: Launcher, roles: Sequence[R
     for role in sorted(roles, key=lambda one: one.role != "keeper"):
         entry, gone = None, role.state == "GONE"
         if not gone or (role.role != "spare" and (role.role != "keeper" or role.node_id in nodes)):
-            actor = None if gone else _actor(role.handle)
+            actor = None if gone else named_actor(role.handle)
             entry = Entry(role.address, actor, role.node_id, role.process, name=role.handle)
             entry.ready = role.state == "ALIVE"
         directory.recall(role.address, entry)
@@ -114,10 +114,3 @@ def coordinator_records(
             reason=plan.reason,
         ),
     ]
-
-
-def _actor(name: str) -> ray.actor.ActorHandle | None:
-    try:
-        return ray.get_actor(name, NAMESPACE)
-    except ValueError:
-        return None

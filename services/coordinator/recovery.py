@@ -14,7 +14,7 @@ from services.coordinator.launch import Launcher
 from services.coordinator.setup import RunSetup
 from services.coordinator.spare_starts import SAID_DELAY_S, SpareStarts
 from services.coordinator.supervisor import Supervisor
-from services.identity import Address
+from services.identity import Address, StaleGenerationError
 from services.memory.descriptors import KeeperError
 from services.memory.header import HeaderError
 from services.memory.process import ProcessIdentity
@@ -165,6 +165,11 @@ class Recovery:
         except DIED_TOO:
             return failure
         except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, StaleGenerationError):
+                # The former coordinator had it adopted, perhaps by this very process, and died before the state store
+                # knew. Nobody was told of that incarnation; the next one is above it.
+                self.forget(entry, spare)
+                return self.adopt_shard(dead, failure)
             if not isinstance(error.cause, KeeperError | HeaderError):
                 raise
             self._event("not_adopted", address=str(entry.address), error=str(error.cause))

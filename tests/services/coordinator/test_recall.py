@@ -63,3 +63,23 @@ def test_nobody_who_hangs_comes_back_beside_a_successor(node: str) -> None:
     finally:
         child.kill()
         child.wait()
+
+
+def test_the_number_of_an_actor_that_the_state_store_never_heard_of_is_not_given_twice(node: str) -> None:
+    """The former coordinator started it and died; it leaves with its lease, and until then has its name."""
+    run_id, directory = f"recall-{uuid.uuid4().hex[:8]}", Directory()
+    former = Directory()
+    former.recall(Address("sync_server", 0, 3), None)
+    before = Launcher(run_id, None, former, RunConfig())
+    before.keeper(0, node)
+    unknown = before.role("sync_server", 0, node)
+    try:
+        launcher = Launcher(run_id, None, directory, RunConfig())
+        recall_directory(directory, launcher, [gone("sync_server", 0, node)])
+        launcher.keeper(0, node)
+        found = [launcher.role("sync_server", 0, node)]
+        assert (unknown.address.generation, found[0].address.generation) == (4, 5)
+    finally:
+        for entry in [unknown, *former.all("keeper"), *directory.all()]:
+            if entry.actor is not None:
+                ray.kill(entry.actor)
