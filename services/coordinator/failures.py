@@ -22,6 +22,7 @@ from services.coordinator.saver import Saver
 from services.coordinator.supervisor import Death
 from services.identity import Address
 from services.summary import Failure
+from services.transport.shard_client import ShardTarget
 
 
 def failure_of(death: Death, samples: int = 0) -> Failure:
@@ -148,6 +149,10 @@ class FailureHandler:
                 entry, self._places.for_trainer(entry), failure, requeued
             )
             self._running.add(successor)
+
+    def successor(self, trainer: Address, lost: Address) -> ShardTarget | None:
+        """Where a trainer finds the younger incarnation of ``lost``; ``None`` while it has no rows yet."""
+        return self._recovery.successor(trainer, lost)
 
     def recall(self, failures: Sequence[Mapping[str, Any]], rolled_back_samples: int, rolling_back: bool) -> None:
         """After a restart of the coordinator: what happened before."""

@@ -216,8 +216,8 @@ class RunControl:
         return self._books.report(trainer, number, report, rejected) if self._books else NOT_COUNTED
 
     def successor(self, trainer: Address, lost: Address) -> ShardTarget | None:
-        """The younger incarnation of a lost shard, once it serves."""
-        return self._recovery.successor(trainer, lost)
+        """The younger incarnation of a lost shard, once it serves; trainers ask also while this one starts again."""
+        return self._handler.successor(trainer, lost) if self._handler else None
 
     def sync_server(self, trainer: Address) -> Any | None:
         """The living sync server."""
