@@ -16,7 +16,7 @@ from services.config import RunConfig
 from services.coordinator.books import NOT_COUNTED, Books, Receipt
 from services.coordinator.books_state import BooksState
 from services.coordinator.data import prepare_data
-from services.coordinator.directory import Directory, Entry
+from services.coordinator.directory import Directory
 from services.coordinator.explain import explain
 from services.coordinator.failures import CancelledError, FailureHandler, RunFailedError, failure_of
 from services.coordinator.go_on import go_on
@@ -264,8 +264,8 @@ class RunControl:
                 self._phases.enter,
             )
         self._prepare(data, placed, recalled)
-        if self._memory is not None:
-            self._memory.start(lambda: self._books, self._records, fresh=recalled is None)
+        if self._memory is not None and recalled is None:
+            self._memory.start(lambda: self._books, self._records, fresh=True)
 
     def _recall(self, known: Callable[[], None]) -> Recalled:
         """The former coordinator's state; its actors, those that live, are known again."""
@@ -326,7 +326,7 @@ class RunControl:
         trained = state.samples if state else 0
         calls = {
             entry.address.index: self._setup.start_setup(entry.address.index, trained, DenseStart(save=save))
-            for entry in self._trainers()
+            for entry in self._directory.all("trainer")
         }
         for trainer_id, call in calls.items():
             self._setup.setup_trainer(trainer_id, call)
@@ -334,7 +334,7 @@ class RunControl:
         self._books = open_books(config, data, self._files, self._knows, state.books if state else None)
         self._handler = self._failure_handler(placed)
         self._event("stage", stage=self._books.stage)
-        for entry in self._trainers():
+        for entry in self._directory.all("trainer"):
             self._supervisor.run(entry)
 
     def _take_over(self, placed: PlacedTables, recalled: Recalled) -> None:
@@ -344,15 +344,18 @@ class RunControl:
         self._recovery.recall()
         if self._saves is not None:
             self._saves.recall(record, recalled.pls)
-        self._books = open_books(self._config, self._data, self._files, self._knows, recalled.splits.books)
-        self._books.recall(recalled.splits)
+        books = open_books(self._config, self._data, self._files, self._knows, recalled.splits.books)
+        books.recall(recalled.splits)
         self._handler = self._failure_handler(placed)
         self._handler.recall(record.failures, record.rolled_back_samples, record.rolling_back)
-        for entry in self._trainers():
+        for entry in self._directory.all("trainer"):
             if entry.actor is not None:
                 self._supervisor.rejoin(entry)
-        self._handler.note_coordinator(self._books.counts.trained)
-        self._event("stage", stage=self._books.stage)
+        self._handler.note_coordinator(books.counts.trained)
+        self._event("stage", stage=books.stage)
+        if self._memory is not None:
+            self._memory.start(lambda: self._books, self._records, fresh=False)
+        self._books = books  # from now on leases are given out, which the store has to know
 
     def _failure_handler(self, placed: PlacedTables) -> FailureHandler:
         assert self._shard_counts is not None
@@ -400,7 +403,7 @@ class RunControl:
 
     def _train(self) -> None:
         assert self._handler is not None
-        self._running.update(entry.address for entry in self._trainers())
+        self._running.update(entry.address for entry in self._directory.all("trainer"))
         if self._saves is not None:
             self._saves.start()
         self._handler.take_over(self._deaths)
@@ -471,7 +474,7 @@ class RunControl:
         if self.driver_gone and not self._cancelled:
             self._cancelled = "the command that started the run is gone"
         if self._cancelled:
-            stops = [entry.actor.stop.remote() for entry in self._trainers()]
+            stops = [entry.actor.stop.remote() for entry in self._directory.all("trainer")]
             ray.wait(stops, num_returns=len(stops), timeout=_STOP_S) if stops else None
             deadline = time.monotonic() + _STOP_S
             while self._supervisor.running and time.monotonic() < deadline:
@@ -479,9 +482,6 @@ class RunControl:
                     if end.error is None:
                         self._trainer_stats[end.entry.address] = end.result
             raise CancelledError(self._cancelled)
-
-    def _trainers(self) -> list[Entry]:
-        return self._directory.all("trainer")
 
     @property
     def driver_gone(self) -> bool:

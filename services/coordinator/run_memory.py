@@ -104,6 +104,8 @@ class RunMemory:
                 self._changed(StoreChange("away", str(error)))
         self._mirror = StateMirror(self._store, self._changed)
         self._thread.start()
+        if not fresh:  # this death of the coordinator counts, however soon the next one follows
+            self.keep()
 
     def append(self, event: EventRecord) -> None:
         """One more event of the run."""
