@@ -206,6 +206,9 @@ class FailureHandler:
 
     def take_over(self, deaths: Sequence[Death]) -> None:
         """After a restart of the coordinator: who died meanwhile, and a rollback that was under way."""
+        again = {(death.entry.address.role, death.entry.address.index) for death in deaths}
+        if not self.rolling_back:  # what the former coordinator was at when it died is done, and counted, anew
+            self.failures = [one for one in self.failures if one.mode != "none" or (one.role, one.index) not in again]
         for death in deaths:
             if death.entry.address.role == "keeper":
                 self.handle(death)
